@@ -1,0 +1,206 @@
+"""The typed configuration tree. A run is a recipe (TOML) plus dotted overrides; flags, form, help and docs come from here.
+
+Importable without torch. Field names follow NVIDIA's Molt where they mean the same thing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Pair = tuple[float, float]
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def option(default: Any, help: str, **extra: Any) -> Any:
+    """A field with its help line; the flag name is the field's dotted path."""
+    return Field(default, description=help, **extra)
+
+
+class RecipeInfo(Section):
+    title: str = option("", "one line that names the recipe")
+    task: str = option("", "what is learned")
+    model: str = option("", "the model it is made for")
+    hardware: str = option("", "what it needs")
+
+
+class AdamConfig(Section):
+    lr: NonNegativeFloat = option(1e-6, "learning rate (can be changed while the run is live)")
+    betas: Pair = option((0.9, 0.95), "AdamW betas")
+    eps: PositiveFloat = option(1e-8, "AdamW epsilon")
+    weight_decay: NonNegativeFloat = option(0.0, "decoupled weight decay")
+
+
+class ActorConfig(Section):
+    model_name_or_path: str = option("", "model directory, hub name, or tiny:qwen3 / tiny:qwen3_moe (built in code)")
+    adam: AdamConfig = AdamConfig()
+    lr_scheduler: Literal["constant", "linear", "cosine"] = option("constant", "shape after the warm-up")
+    lr_warmup_ratio: Share = option(0.03, "share of train.max_steps spent on linear warm-up")
+    min_lr_ratio: Share = option(0.1, "final learning rate as a share of adam.lr (linear, cosine)")
+    max_norm: PositiveFloat = option(1.0, "gradient norm clip")
+    gradient_checkpoint: Literal["none", "full"] = option("none", "recompute layers in backward to save memory")
+    loss_mode: Literal["ppo"] = option("ppo", "policy loss")
+    loss_agg_mode: Literal["token-mean"] = option("token-mean", "how token losses become one number")
+    eps_clip_low_high: Pair = option((0.2, 0.2), "PPO clip range below and above 1")
+    dual_clip: float | None = option(None, "PPO dual clip bound for negative advantages (> 1)")
+    entropy_coef: float | None = option(None, "entropy bonus coefficient")
+    num_nodes: PositiveInt = option(1, "nodes of the trainer")
+    num_gpus_per_node: PositiveInt = option(1, "trainer ranks per node (one GPU each; CPU processes without GPUs)")
+
+
+class FsdpConfig(Section):
+    param_dtype: Literal["fp32", "bf16"] = option("bf16", "compute type of the trainer; masters stay fp32")
+
+
+class DataConfig(Section):
+    prompt_dataset: tuple[str, ...] = option((), "JSONL, Parquet, dataset directory or reasoning-gym:NAME?key=value")
+    prompt_probs: tuple[float, ...] = option((), "mixing weights, one per dataset; empty: by size")
+    prompt_split: str = option("train", "split of a dataset directory")
+    input_key: str = option("input", "column that holds the prompt")
+    label_key: str | None = option(None, "column that holds the expected answer")
+    apply_chat_template: bool = option(False, "render prompts with the model's chat template")
+    max_samples: PositiveInt = option(100_000_000, "use at most this many prompts")
+    max_len: PositiveInt = option(2048, "context limit of a rollout in tokens, prompt included")
+
+
+class AdvantageConfig(Section):
+    estimator: Literal["reinforce", "grpo"] = option("reinforce", "advantage estimator")
+    gamma: Share = option(1.0, "discount per token (reinforce)")
+    no_whiten: bool = option(False, "skip the whitening of reinforce")
+    is_correction_level: Literal["off", "token", "seq", "geo"] = option("off", "unit of the importance correction")
+    is_correction_mode: Literal["mask", "clip", "trunc"] = option("mask", "what happens to a unit outside the band")
+    is_correction_gating: Literal["ratio", "binary_kl", "tv"] = option("ratio", "statistic compared with the band")
+    is_correction_threshold: tuple[float, ...] = option((0.5, 5.0), "band low high; a single value is an upper bound")
+
+
+class AlgoConfig(Section):
+    advantage: AdvantageConfig = AdvantageConfig()
+
+
+class RewardConfig(Section):
+    clip_range: Pair = option((-10.0, 10.0), "rewards are clamped to this range")
+
+
+class VllmConfig(Section):
+    num_engines: PositiveInt = option(1, "vLLM engines behind the router")
+    tensor_parallel_size: PositiveInt = option(1, "GPUs of one engine")
+    dtype: Literal["bfloat16", "float32", "float16"] = option("bfloat16", "compute type of the sampler")
+    enforce_eager: bool = option(False, "no compilation and no CUDA graphs")
+    gpu_memory_utilization: Share = option(0.85, "share of the GPU (on CPU: of the host) memory an engine may take")
+    kv_cache_gb: PositiveFloat = option(1.0, "KV cache of one engine on CPU, in GiB")
+    max_num_seqs: PositiveInt = option(256, "sequences an engine runs at once")
+    max_num_batched_tokens: PositiveInt | None = option(None, "token budget of one engine step")
+    enable_prefix_caching: bool = option(False, "reuse KV of shared prefixes")
+    enable_chunked_prefill: bool | None = option(None, "split long prefills; empty: vLLM decides")
+
+
+class RolloutConfig(Section):
+    batch_size: PositiveInt = option(1024, "prompts (groups) per training batch")
+    n_samples_per_prompt: PositiveInt = option(1, "rollouts per prompt")
+    num_runners: PositiveInt = option(2, "agent runner processes")
+    max_new_tokens: PositiveInt | None = option(None, "sampled tokens per turn; empty: what the context leaves")
+    temperature: PositiveFloat = option(1.0, "sampling temperature (can be changed while the run is live)")
+    top_p: PositiveFloat = option(1.0, "nucleus sampling bound")
+    timeout_s: PositiveFloat = option(1800.0, "wall time of one episode before it counts as failed")
+    max_retries: NonNegativeInt = option(1, "new attempts for a failed rollout")
+    max_failure_rate: Share = option(0.5, "stop the run when more than this share of recent rollouts fails for good")
+
+
+class TrainConfig(Section):
+    agent_path: str = option("", "Python file that exports AgentRunner (relative to the recipe)")
+    batch_size: PositiveInt | None = option(None, "rollouts per optimizer step; empty: the whole batch")
+    max_tokens_per_gpu: PositiveInt = option(16192, "token budget of one micro-batch, padding included")
+    logprob_chunk_tokens: PositiveInt = option(2048, "rows of the vocabulary projection held at once")
+    num_episodes: PositiveInt = option(1, "passes over the prompts")
+    max_steps: PositiveInt | None = option(None, "stop after this many steps; empty: when the prompts are used up")
+    seed: int = option(42, "seed of data order, sampling and model building")
+    max_staleness: NonNegativeInt = option(1, "versions a trained token may lag behind; 0 is strictly synchronous (live)")
+    partial_rollout_enable: bool = option(True, "rollouts in flight continue across a weight update")
+    routing_replay: bool = option(False, "replay the sampler's expert choice in the training forward (R3)")
+    probe_sequences: NonNegativeInt = option(8, "fixed sequences scored by both sides after every update; 0: off")
+    probe_every: PositiveInt = option(1, "run the probe after every n-th update")
+
+
+class EvalConfig(Section):
+    dataset: tuple[str, ...] = option((), "held-out prompts, same forms as data.prompt_dataset")
+    split: str = option("train", "split of a dataset directory")
+    steps: int = option(-1, "evaluate every n steps; -1: only on request, at start and at the end")
+    eval_at_start: bool = option(False, "evaluate before the first step")
+    eval_at_end: bool = option(False, "evaluate after the last step")
+    max_samples: PositiveInt = option(1_000_000, "use at most this many prompts")
+    temperature: NonNegativeFloat = option(0.0, "sampling temperature of the evaluation; 0 is greedy")
+    n_samples_per_prompt: PositiveInt = option(1, "rollouts per prompt")
+    max_new_tokens: PositiveInt | None = option(None, "sampled tokens per turn; empty: as in rollout")
+
+
+class CkptConfig(Section):
+    path: str | None = option(None, "checkpoint directory; empty: checkpoints/ in the run directory")
+    save_steps: int = option(-1, "save every n steps; -1: only on request, on a stop and at the end")
+    max_num: PositiveInt = option(3, "checkpoints kept")
+    disable_final_save: bool = option(False, "no checkpoint after the last step")
+    save_hf: bool = option(False, "also write the weights in Hugging Face form at every save")
+
+
+class TinyConfig(Section):
+    hidden_size: PositiveInt = option(64, "width of a tiny model")
+    num_layers: PositiveInt = option(2, "layers of a tiny model")
+    num_experts: PositiveInt = option(8, "experts per MoE layer")
+    top_k: PositiveInt = option(2, "experts per token")
+    warmup_steps: NonNegativeInt = option(0, "supervised steps on the agent's warmup_examples before the run")
+    warmup_lr: PositiveFloat = option(3e-3, "learning rate of those steps")
+
+
+class TraceConfig(Section):
+    rollouts_per_step: NonNegativeInt = option(16, "rollouts written per step for inspection (at most 64)", le=64)
+    max_mb_per_step: PositiveFloat = option(8.0, "size limit of one step's rollouts, compressed")
+    max_mb_per_run: PositiveFloat = option(512.0, "size limit of all rollouts of a run")
+
+
+class PlacementConfig(Section):
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "where sampler and trainer run")
+    ray_address: str | None = option(None, "an existing Ray cluster; empty: an own one on this machine")
+    pin_cores: bool = option(False, "split the machine's cores evenly between sampler and trainer (CPU)")
+
+
+class Config(Section):
+    recipe: RecipeInfo = RecipeInfo()
+    actor: ActorConfig = ActorConfig()
+    fsdp: FsdpConfig = FsdpConfig()
+    data: DataConfig = DataConfig()
+    algo: AlgoConfig = AlgoConfig()
+    reward: RewardConfig = RewardConfig()
+    vllm: VllmConfig = VllmConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    ckpt: CkptConfig = CkptConfig()
+    tiny: TinyConfig = TinyConfig()
+    trace: TraceConfig = TraceConfig()
+    placement: PlacementConfig = PlacementConfig()
+
+    @property
+    def rollouts_per_batch(self) -> int:
+        return self.rollout.batch_size * self.rollout.n_samples_per_prompt
+
+    @property
+    def trainer_ranks(self) -> int:
+        return self.actor.num_nodes * self.actor.num_gpus_per_node
+
+
+LIVE_KNOBS: dict[str, str] = {
+    "actor.adam.lr": "learning rate",
+    "train.max_staleness": "staleness bound",
+    "algo.advantage.is_correction_threshold": "importance-sampling band",
+    "rollout.temperature": "sampling temperature",
+}

@@ -1,0 +1,320 @@
+"""The run directory: the only wire between the engine and whoever watches it. Append and rename only, no locks.
+
+    <run>/run.toml meta.json status.json agent/ notes.jsonl control/ rollouts/ checkpoints/
+    <run>/attempts/<n>/events/000000.jsonl logs/ exit.json
+
+Writers are the engine (events, rollouts), the supervisor (status, exit, phase events) and people (notes, control).
+Readers tolerate a torn last line, rotation, and records they do not know. NaN and infinities travel as strings.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.wire import DIR_MODE, PROTOCOL, ROTATE_BYTES, LogWriter, RunDir, encode_line, write_atomic
+
+EVENT_KINDS = ("metrics", "phase", "sync", "fault", "checkpoint", "control", "alert", "note", "eval")
+
+Phase = Literal["queued", "starting", "running", "paused", "stopping", "completed", "failed", "cancelled",
+                "preempted", "timeout", "lost"]  # fmt: skip
+FINAL_PHASES = frozenset({"completed", "failed", "cancelled", "preempted", "timeout", "lost"})
+ExitReason = Literal["completed", "failed", "cancelled", "preempted", "timeout", "crashed"]
+
+
+class Record(BaseModel):
+    """Base of every record; unknown fields of a newer writer are kept, not refused."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Event(Record):
+    """One line of events/*.jsonl. `seq` counts from 0 within an attempt; fields of the kind sit beside these."""
+
+    protocol: int = PROTOCOL
+    run: str
+    attempt: int
+    seq: int
+    t: float
+    kind: str
+    step: int | None = None
+    version: int | None = None
+
+
+class MetricsEvent(Event):
+    """`metrics`: schema name -> number, list or label. `prompts`: ids whose groups this step trained (the ledger)."""
+
+    kind: str = "metrics"
+    metrics: dict[str, Any]
+    prompts: list[str] = Field(default_factory=list)
+
+
+class PhaseEvent(Event):
+    kind: str = "phase"
+    phase: str
+    detail: str = ""
+
+
+class SyncEvent(Event):
+    """One weight publication: bytes, seconds, requests held, tokens at the border."""
+
+    kind: str = "sync"
+    bytes: int
+    seconds: float
+    pause_seconds: float
+    held: int = 0
+
+
+class FaultEvent(Event):
+    """Something failed and was handled (or not): `what` is a stable word, `detail` a sentence without secrets."""
+
+    kind: str = "fault"
+    what: str
+    detail: str = ""
+    fatal: bool = False
+
+
+class CheckpointEvent(Event):
+    kind: str = "checkpoint"
+    path: str
+    seconds: float
+    bytes: int
+    why: str
+
+
+class ControlEvent(Event):
+    """The answer to one control command."""
+
+    kind: str = "control"
+    id: str
+    name: str
+    ok: bool
+    message: str
+    who: str = ""
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class AlertEvent(Event):
+    kind: str = "alert"
+    rule: str
+    message: str
+
+
+class Meta(Record):
+    """meta.json: who started what, written once by the launcher."""
+
+    protocol: int = PROTOCOL
+    run: str
+    name: str
+    created: float
+    recipe: str
+    group: str | None = None
+    parent: str | None = None
+    user: str = ""
+    host: str = ""
+    commit: str = ""
+    command: list[str] = Field(default_factory=list)
+    versions: dict[str, str] = Field(default_factory=dict)
+    tags: list[str] = Field(default_factory=list)
+    cluster: str = "local"
+
+
+class Status(Record):
+    """status.json, replaced atomically. `beat` is a counter: a reader sees life when it changes on the reader's clock."""
+
+    protocol: int = PROTOCOL
+    run: str
+    attempt: int
+    beat: int
+    phase: str
+    detail: str = ""
+    step: int | None = None
+    version: int | None = None
+    last_checkpoint: int | None = None
+    max_steps: int | None = None
+    job_id: str | None = None
+    host: str = ""
+    pid: int | None = None
+    last_error: str | None = None
+    t: float = 0.0
+
+
+class ExitRecord(Record):
+    """attempts/<n>/exit.json, written by the supervisor when the attempt is over."""
+
+    protocol: int = PROTOCOL
+    run: str
+    attempt: int
+    reason: ExitReason
+    detail: str = ""
+    code: int | None = None
+    signal: int | None = None
+    step: int | None = None
+    resumable: bool = False
+    t: float = 0.0
+
+
+class ControlCommand(Record):
+    """control/<id>.json, created by rename. Names: pause resume checkpoint stop stop_after_step evaluate set."""
+
+    id: str
+    name: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    who: str = ""
+    t: float = 0.0
+
+
+class Note(Record):
+    """One line of notes.jsonl. `action`: note, tag, untag."""
+
+    t: float
+    who: str
+    action: Literal["note", "tag", "untag"]
+    text: str
+
+
+class TraceSegment(Record):
+    """Lists are per token. `pieces`: decoded text of each token; `ratio`: trainer/sampler; `kept`: 0 when masked."""
+
+    token_ids: list[int]
+    pieces: list[str]
+    mask: list[int]
+    logprobs: list[float | str]
+    versions: list[int]
+    train_logprobs: list[float | str] | None = None
+    kept: list[int] | None = None
+    routing_mismatch: list[list[int]] | None = None
+
+
+class TraceRollout(Record):
+    """One line of rollouts/<attempt>-<step>.jsonl.gz; routing_mismatch lists the layers that differ per token."""
+
+    run: str
+    attempt: int
+    step: int
+    rollout_id: str
+    prompt_id: str
+    group_id: str
+    reward: float | str
+    score: float | str
+    advantage: float | str | None = None
+    turns: int = 1
+    truncated: bool = False
+    info: dict[str, Any] = Field(default_factory=dict)
+    segments: list[TraceSegment]
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    write_atomic(path, encode_line(record.model_dump(exclude_none=True)))
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+def read_record(path: Path, model: type[R]) -> R | None:
+    """Parse one JSON record; None when it is missing or unreadable."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+class EventWriter(LogWriter):
+    """The engine's writer: every event passes its model before it is written."""
+
+    def __init__(self, run: RunDir, run_id: str, attempt: int, rotate: int = ROTATE_BYTES) -> None:
+        super().__init__(run, run_id, attempt, "events", rotate)
+
+    def emit(self, model: type[Event], *, step: int | None = None, version: int | None = None, **fields: Any) -> Event:
+        """Validate and append one event; raises OSError when the file system refuses it."""
+        event = model(run=self.run_id, attempt=self.attempt, seq=self.seq, t=time.time(), step=step, version=version,
+                      **fields)  # fmt: skip
+        self.write(event.kind, step, version, **event.model_dump(exclude=set(Event.model_fields), exclude_none=True))
+        return event
+
+
+@dataclass
+class Cursor:
+    """Where a reader stands: file index and byte offset within it, for one stream of one attempt."""
+
+    index: int = 0
+    offset: int = 0
+
+
+@dataclass
+class EventReader:
+    """Incremental reader of one attempt's event stream; `poll` yields every complete new line once."""
+
+    folder: Path
+    cursor: Cursor = field(default_factory=Cursor)
+    bad_lines: int = 0
+
+    def poll(self, limit_bytes: int = 64 * 1024 * 1024) -> Iterator[dict[str, Any]]:
+        while True:
+            rotated = (self.folder / f"{self.cursor.index + 1:06d}.jsonl").exists()
+            try:
+                with (self.folder / f"{self.cursor.index:06d}.jsonl").open("rb") as file:
+                    file.seek(self.cursor.offset)
+                    data = file.read(limit_bytes)
+            except FileNotFoundError:
+                return
+            end = data.rfind(b"\n") + 1
+            self.cursor.offset += end
+            yield from self._parse(data[:end])
+            if len(data) == limit_bytes and end:
+                continue
+            if not rotated:
+                return
+            self.cursor = Cursor(self.cursor.index + 1, 0)
+
+    def _parse(self, lines: bytes) -> Iterator[dict[str, Any]]:
+        for line in lines.splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                yield record
+            else:
+                self.bad_lines += 1
+
+
+def read_status(run: RunDir) -> Status | None:
+    return read_record(run.status, Status)
+
+
+def read_meta(run: RunDir) -> Meta | None:
+    return read_record(run.meta, Meta)
+
+
+def read_exit(run: RunDir, attempt: int) -> ExitRecord | None:
+    return read_record(run.attempt(attempt) / "exit.json", ExitRecord)
+
+
+def send_command(run: RunDir, name: str, args: dict[str, Any] | None = None, who: str = "") -> ControlCommand:
+    """Put a command into the inbox; the answer arrives as a `control` event with the same id."""
+    command = ControlCommand(id=f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}", name=name, args=args or {}, who=who,
+                             t=time.time())  # fmt: skip
+    run.control.mkdir(mode=DIR_MODE, exist_ok=True)
+    write_record(run.control / f"{command.id}.json", command)
+    return command
+
+
+def take_commands(run: RunDir) -> list[ControlCommand]:
+    """Read and remove the inbox's commands, oldest first; an unreadable file is removed and left out."""
+    commands = []
+    if not run.control.is_dir():
+        return commands
+    for path in sorted(run.control.glob("[!.]*.json")):
+        command = read_record(path, ControlCommand)
+        path.unlink(missing_ok=True)
+        if command is not None:
+            commands.append(command)
+    return commands

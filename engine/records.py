@@ -1,0 +1,125 @@
+"""What a rollout leaves behind: segments of token-aligned arrays, rollouts of segments, groups of rollouts.
+
+Every array of a segment has one entry per token of the sequence, prompt and feedback included; entries off the loss mask
+hold 0 (log-probs) or -1 (versions). `check_segment` is the invariant checker that tests and production share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+class InvariantError(ValueError):
+    """A record that breaks token identity, version semantics or routing alignment."""
+
+
+@dataclass
+class Segment:
+    """One contiguous token sequence seen by the policy (T tokens).
+
+    token_ids       int32 (T,)         exactly the ids the sampler consumed and produced
+    loss_mask       bool (T,)          True where the policy sampled the token
+    logprobs        float32 (T,)       behaviour log-prob of each sampled token, after temperature; 0 elsewhere
+    versions        int32 (T,)         policy version that sampled the token; -1 elsewhere
+    routed_experts  int16 (T, L, k)    sampler's expert ids at each position, -1 where it reported none; None for dense models
+    multimodal      dict               reserved for image features and their token spans
+    """
+
+    token_ids: np.ndarray
+    loss_mask: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    routed_experts: np.ndarray | None = None
+    multimodal: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def sampled(self) -> int:
+        """Number of sampled (trainable) tokens."""
+        return int(self.loss_mask.sum())
+
+
+@dataclass
+class Rollout:
+    """One episode. `reward` NaN means that the environment gave none; `error` marks a failed episode."""
+
+    rollout_id: str
+    prompt_id: str
+    segments: list[Segment]
+    reward: float = float("nan")
+    score: float = float("nan")
+    turns: int = 0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def sampled(self) -> int:
+        return sum(s.sampled for s in self.segments)
+
+    def version_range(self) -> tuple[int, int] | None:
+        """Oldest and newest policy version among the sampled tokens; None when nothing was sampled."""
+        seen = [s.versions[s.loss_mask] for s in self.segments if s.sampled]
+        if not seen:
+            return None
+        return int(min(v.min() for v in seen)), int(max(v.max() for v in seen))
+
+
+@dataclass
+class Group:
+    """All rollouts of one prompt. `admitted_version` is the policy version when the group was admitted."""
+
+    group_id: str
+    prompt_id: str
+    rollouts: list[Rollout]
+    admitted_version: int = 0
+    failed: int = 0
+    retried: int = 0
+
+
+def check_segment(segment: Segment, *, vocab_size: int | None = None, newest_version: int | None = None) -> None:
+    """Raise InvariantError with the first broken invariant; silent when the segment is sound."""
+    length = len(segment.token_ids)
+    for name in ("loss_mask", "logprobs", "versions"):
+        array = getattr(segment, name)
+        if array.shape != (length,):
+            raise InvariantError(f"{name} has shape {array.shape}, the segment has {length} tokens")
+    mask = segment.loss_mask
+    if mask.dtype != bool:
+        raise InvariantError(f"loss_mask must be bool, is {mask.dtype}")
+    if length and mask[0]:
+        raise InvariantError("the first token cannot be a sampled one: it has no context")
+    if length and (segment.token_ids.min() < 0 or (vocab_size is not None and segment.token_ids.max() >= vocab_size)):
+        raise InvariantError("a token id lies outside the vocabulary")
+    sampled = segment.logprobs[mask]
+    if not np.isfinite(sampled).all():
+        raise InvariantError("a sampled token has no finite behaviour log-prob")
+    if (sampled > 1e-3).any() or (sampled <= -9999).any():
+        raise InvariantError("a behaviour log-prob is above 0 or the sampler's 'missing' value")
+    if np.any(segment.logprobs[~mask] != 0):
+        raise InvariantError("a token that was not sampled carries a log-prob")
+    versions = segment.versions
+    if (versions[mask] < 0).any() or (versions[~mask] != -1).any():
+        raise InvariantError("versions must be set on sampled tokens and -1 elsewhere")
+    if newest_version is not None and mask.any() and versions[mask].max() > newest_version:
+        raise InvariantError(f"a token claims version {versions[mask].max()}, the newest is {newest_version}")
+    if mask.any() and (np.diff(versions[mask]) < 0).any():
+        raise InvariantError("versions go backwards inside a segment")
+    routing = segment.routed_experts
+    if routing is not None and (routing.ndim != 3 or routing.shape[0] != length):
+        raise InvariantError(f"routed_experts has shape {routing.shape}, expected ({length}, layers, top_k)")
+
+
+def check_rollout(rollout: Rollout, **kwargs: Any) -> None:
+    """Check every segment; a rollout that did not fail must have sampled something."""
+    for segment in rollout.segments:
+        check_segment(segment, **kwargs)
+    if rollout.error is None and rollout.sampled == 0:
+        raise InvariantError("the rollout has no sampled token")

@@ -1,0 +1,142 @@
+"""Bytes of the run directory: names, atomic writes, append-only logs. Standard library only, so that the supervisor
+starts at once and survives a broken environment. The records themselves are modelled in protocol.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+PROTOCOL = 1
+ROTATE_BYTES = 32 * 1024 * 1024
+DIR_MODE, FILE_MODE = 0o700, 0o600
+
+
+def to_wire(value: Any) -> Any:
+    """A JSON-safe copy: NaN and infinities become "nan", "inf", "-inf"; numpy scalars become numbers."""
+    if isinstance(value, dict):
+        return {str(k): to_wire(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_wire(v) for v in value]
+    if hasattr(value, "tolist") and not isinstance(value, (str, bytes)):
+        return to_wire(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def from_wire(value: Any) -> Any:
+    """The inverse of to_wire for a single value."""
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def encode_line(record: dict[str, Any]) -> bytes:
+    """One JSON line, ASCII only, no bare NaN."""
+    return json.dumps(to_wire(record), ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` in one step; a reader sees the old or the new content, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Append one line with a single write; safe beside other appenders of the same file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+    try:
+        os.write(descriptor, encode_line(record))
+    finally:
+        os.close(descriptor)
+
+
+class RunDir:
+    """Names of everything in a run directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.run_toml = self.path / "run.toml"
+        self.meta = self.path / "meta.json"
+        self.status = self.path / "status.json"
+        self.agent = self.path / "agent"
+        self.notes = self.path / "notes.jsonl"
+        self.control = self.path / "control"
+        self.rollouts = self.path / "rollouts"
+        self.checkpoints = self.path / "checkpoints"
+        self.attempts = self.path / "attempts"
+
+    def create(self) -> RunDir:
+        """Make the directories; private to the owner."""
+        for folder in (self.path, self.agent, self.control, self.rollouts, self.attempts):
+            folder.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)
+        return self
+
+    def attempt(self, number: int) -> Path:
+        return self.attempts / str(number)
+
+    def attempt_numbers(self) -> list[int]:
+        if not self.attempts.is_dir():
+            return []
+        return sorted(int(p.name) for p in self.attempts.iterdir() if p.name.isdigit())
+
+    def claim_attempt(self) -> int:
+        """Claim the next attempt number by mkdir; two claimants never get the same one."""
+        number = (self.attempt_numbers() or [0])[-1] + 1
+        while True:
+            try:
+                self.attempt(number).mkdir(mode=DIR_MODE)
+            except FileExistsError:
+                number += 1
+                continue
+            for name in ("events", "logs"):
+                (self.attempt(number) / name).mkdir(mode=DIR_MODE)
+            return number
+
+
+class LogWriter:
+    """Appends lines of one writer to attempts/<n>/<stream>/, rotating by size.
+
+    The engine's stream is "events"; the supervisor, which may outlive it, writes "supervisor" beside it, so that no file
+    ever has two writers. `seq` counts within (attempt, stream).
+    """
+
+    def __init__(self, run: RunDir, run_id: str, attempt: int, stream: str, rotate: int = ROTATE_BYTES) -> None:
+        self.run_id, self.attempt, self.rotate = run_id, attempt, rotate
+        self.folder = run.attempt(attempt) / stream
+        self.folder.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)
+        self.seq = 0
+        self._index = 0
+        self._descriptor = self._open()
+
+    def _open(self) -> int:
+        self._size = 0
+        return os.open(self.folder / f"{self._index:06d}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+
+    def write(self, kind: str, step: int | None = None, version: int | None = None, **fields: Any) -> None:
+        """Append one event; raises OSError when the file system refuses it."""
+        head = {"protocol": PROTOCOL, "run": self.run_id, "attempt": self.attempt, "seq": self.seq, "t": time.time()}
+        where = {k: v for k, v in (("step", step), ("version", version)) if v is not None}
+        line = encode_line({**head, "kind": kind, **where, **fields})
+        if self._size and self._size + len(line) > self.rotate:
+            os.close(self._descriptor)
+            self._index += 1
+            self._descriptor = self._open()
+        self._size += os.write(self._descriptor, line)
+        self.seq += 1
+
+    def close(self) -> None:
+        os.close(self._descriptor)

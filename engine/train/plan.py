@@ -1,0 +1,64 @@
+"""What the controller orders from the trainer ranks and what they report. Numpy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class SampleRef:
+    """One segment to train: where its record lies and the advantage of its tokens.
+
+    payload     object reference to the group's list[Rollout]
+    advantage   a number for all sampled tokens, or float32 (T,)
+    """
+
+    payload: Any
+    rollout: int
+    segment: int
+    length: int
+    advantage: float | np.ndarray
+    trace: bool = False
+
+
+@dataclass
+class OptimizerStep:
+    """The samples of one optimizer step, already spread: micro_batches[rank][k] lists sample indices (may be empty)."""
+
+    micro_batches: list[list[list[int]]]
+    tokens: int
+
+
+@dataclass
+class TrainOrder:
+    """One consumed batch. Tokens sampled before version - max_staleness are masked by the ranks."""
+
+    version: int
+    max_staleness: int
+    samples: list[SampleRef]
+    optimizer_steps: list[OptimizerStep]
+    temperature: float = 1.0
+    live: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TraceTensors:
+    """Per-token outcome of one traced sample: trainer log-probs (T,), kept (T,) bool, routing mismatch (T, layers) bool."""
+
+    sample: int
+    logprobs: np.ndarray
+    kept: np.ndarray
+    routing_mismatch: np.ndarray | None
+
+
+@dataclass
+class TrainReport:
+    """Metrics already reduced over ranks, seconds per phase, and the traced samples of this rank."""
+
+    metrics: dict[str, Any]
+    seconds: dict[str, float]
+    stepped: bool
+    traces: list[TraceTensors] = field(default_factory=list)

@@ -1,0 +1,38 @@
+# Two commands matter: `make demo` (a live run in the dashboard) and `make test`. Each does its own set-up in .venv.
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PY = $(VENV)/bin/python
+LOCKS = requirements/base.lock requirements/engine-cpu.lock requirements/dev.lock
+STAMP = $(VENV)/.installed
+
+.PHONY: demo test setup light e2e bench lint docs clean
+
+demo: setup
+	$(VENV)/bin/molt-tui demo
+
+test: setup lint
+	$(PY) -m pytest tests/unit tests/tui tests/e2e -m "not long"
+
+e2e: setup
+	$(PY) -m pytest tests/e2e
+
+bench: setup
+	$(PY) -m tests.bench
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+setup: $(STAMP)
+
+$(STAMP): $(LOCKS) requirements/setup.sh pyproject.toml
+	VENV=$(VENV) PYTHON=$(PYTHON) bash requirements/setup.sh
+	touch $(STAMP)
+
+light:
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install -q --no-deps -r requirements/base.lock
+	$(VENV)/bin/pip install -q --no-deps --no-build-isolation -e . || $(VENV)/bin/pip install -q --no-deps -e .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -21,8 +21,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from engine.wire import DIR_MODE, PROTOCOL, ROTATE_BYTES, LogWriter, RunDir, encode_line, write_atomic
 
-EVENT_KINDS = ("metrics", "phase", "sync", "fault", "checkpoint", "control", "alert", "note", "eval")
-
 Phase = Literal["queued", "starting", "running", "paused", "stopping", "completed", "failed", "cancelled",
                 "preempted", "timeout", "lost"]  # fmt: skip
 FINAL_PHASES = frozenset({"completed", "failed", "cancelled", "preempted", "timeout", "lost"})
@@ -107,6 +105,34 @@ class AlertEvent(Event):
     message: str
 
 
+class NoteEvent(Event):
+    """A remark of the engine on its own run (people write notes.jsonl)."""
+
+    kind: str = "note"
+    text: str
+
+
+class EvalEvent(Event):
+    """One finished evaluation: eval/<name>/... -> number, at the step and version it belongs to."""
+
+    kind: str = "eval"
+    metrics: dict[str, Any]
+
+
+EVENT_MODELS: dict[str, type[Event]] = {
+    "metrics": MetricsEvent,
+    "phase": PhaseEvent,
+    "sync": SyncEvent,
+    "fault": FaultEvent,
+    "checkpoint": CheckpointEvent,
+    "control": ControlEvent,
+    "alert": AlertEvent,
+    "note": NoteEvent,
+    "eval": EvalEvent,
+}
+EVENT_KINDS = tuple(EVENT_MODELS)
+
+
 class Meta(Record):
     """meta.json: who started what, written once by the launcher."""
 
@@ -144,6 +170,18 @@ class Status(Record):
     pid: int | None = None
     last_error: str | None = None
     t: float = 0.0
+
+
+class Progress(Record):
+    """attempts/<n>/progress.json, replaced atomically by the controller; the supervisor merges it into status.json."""
+
+    phase: str
+    detail: str = ""
+    step: int | None = None
+    version: int | None = None
+    last_checkpoint: int | None = None
+    max_steps: int | None = None
+    error: str | None = None
 
 
 class ExitRecord(Record):

@@ -13,7 +13,7 @@ class SampleRef:
     """One segment to train: where its record lies and the advantage of its tokens.
 
     payload     object reference to the group's list[Rollout]
-    advantage   a number for all sampled tokens, or float32 (T,)
+    advantage   a number for all sampled tokens, or one float32 per sampled token in order
     """
 
     payload: Any

@@ -1,0 +1,156 @@
+"""From finished groups to a training order: rewards, staleness, advantages, micro-batches. Pure apart from the inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.algo.advantage import ESTIMATORS, AdvantageInputs
+from engine.config import Config
+from engine.rollout.transport import FinishedGroup, RolloutSummary, SegmentSummary
+from engine.train.balance import plan_optimizer_steps
+from engine.train.plan import SampleRef, TrainOrder
+
+
+@dataclass
+class Row:
+    """One trainable segment: where it stands in the batch and how many of its tokens are young enough."""
+
+    group: FinishedGroup
+    rollout: int
+    segment: int
+    summary: SegmentSummary
+    rollout_index: int
+    trained: int
+
+
+@dataclass
+class PreparedBatch:
+    """The order for the trainer, the rows behind its samples, and what the controller already knows to report."""
+
+    order: TrainOrder
+    rows: list[Row]
+    advantages: list[float]
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+def young_tokens(summary: SegmentSummary, oldest: int) -> int:
+    """Sampled tokens of the segment whose version is at least `oldest`."""
+    return sum(count for version, count in summary.version_tokens.items() if version >= oldest)
+
+
+def select_rows(groups: list[FinishedGroup], oldest: int) -> tuple[list[Row], list[RolloutSummary], int]:
+    """Rows to train, the rollouts behind them, and the number of rollouts dropped because every token is over age."""
+    rows: list[Row] = []
+    rollouts: list[RolloutSummary] = []
+    dropped = 0
+    for group in groups:
+        for r, rollout in enumerate(group.rollouts):
+            trained = [young_tokens(s, oldest) for s in rollout.segments]
+            if not any(trained):
+                dropped += 1
+                continue
+            rollouts.append(rollout)
+            rows += [
+                Row(group, r, s, summary, len(rollouts) - 1, trained[s])
+                for s, summary in enumerate(rollout.segments)
+                if trained[s]
+            ]
+    return rows, rollouts, dropped
+
+
+def clipped_reward(reward: float, clip_range: tuple[float, float]) -> float:
+    """The reward inside the range; NaN and infinities stay, they count as missing."""
+    return min(max(reward, clip_range[0]), clip_range[1]) if math.isfinite(reward) else math.nan
+
+
+def compute_advantages(rows: list[Row], rewards: list[float], groups: list[int], config: Config) -> torch.Tensor:
+    """Advantages (S, T) over the sampled tokens of each row, feedback left out, so a discount counts sampled tokens."""
+    sampled_S = torch.tensor([row.summary.sampled for row in rows])
+    mask_ST = torch.arange(int(sampled_S.max()))[None, :] < sampled_S[:, None]
+    settings = config.algo.advantage
+    inputs = AdvantageInputs(
+        rewards_R=torch.tensor(rewards, dtype=torch.float64),
+        group_R=torch.tensor(groups),
+        rollout_S=torch.tensor([row.rollout_index for row in rows]),
+        mask_ST=mask_ST,
+        gamma=settings.gamma,
+        no_whiten=settings.no_whiten,
+    )
+    return ESTIMATORS[settings.estimator](inputs)
+
+
+def reward_metrics(rewards: list[float], groups: list[int]) -> dict[str, float]:
+    """reward/* of the batch. A group with fewer than two rewards says nothing about its spread and is left out."""
+    values = np.array(rewards, dtype=np.float64)
+    present = np.isfinite(values)
+    found: dict[str, float] = {"reward/missing": float((~present).sum())}
+    if present.any():
+        found |= {"reward/mean": float(values[present].mean()), "reward/std": float(values[present].std()),
+                  "reward/max": float(values[present].max())}  # fmt: skip
+    members = np.array(groups)
+    spreads = [np.ptp(values[mine]) for g in set(groups) if (mine := present & (members == g)).sum() > 1]
+    if spreads:
+        found["reward/zero_std_group_frac"] = float(np.mean([s == 0 for s in spreads]))
+    return found
+
+
+def rollout_metrics(groups: list[FinishedGroup]) -> dict[str, float]:
+    """rollout/* and env/* of the consumed groups."""
+    rollouts = [r for g in groups for r in g.rollouts]
+    found: dict[str, float] = {
+        "rollout/failed": float(sum(g.failed for g in groups)),
+        "rollout/retried": float(sum(g.retried for g in groups)),
+    }
+    for reason in {reason for g in groups for reason in g.dropped}:
+        found[f"rollout/dropped/{reason}"] = float(sum(g.dropped.get(reason, 0) for g in groups))
+    if not rollouts:
+        return found
+    found["rollout/response_len_mean"] = float(np.mean([r.sampled for r in rollouts]))
+    found["rollout/turns_mean"] = float(np.mean([r.turns for r in rollouts]))
+    found["rollout/truncated_frac"] = float(np.mean([r.truncated for r in rollouts]))
+    for key in sorted({key for r in rollouts for key in r.info}):
+        found[f"env/{key}"] = float(np.mean([r.info[key] for r in rollouts if key in r.info]))
+    return found
+
+
+def spanning_rollouts(rollouts: list[RolloutSummary]) -> int:
+    """Rollouts whose sampled tokens come from more than one policy version."""
+    return sum(len({v for s in r.segments for v in s.version_tokens}) > 1 for r in rollouts)
+
+
+def prepare(groups: list[FinishedGroup], version: int, max_staleness: int, config: Config, traces: int) -> PreparedBatch:
+    """Build the order for one consumed batch. `traces`: how many rollouts to mark for inspection."""
+    rows, rollouts, dropped = select_rows(groups, version - max_staleness)
+    rewards = [clipped_reward(r.reward, config.reward.clip_range) for r in rollouts]
+    group_index = {g.group_id: i for i, g in enumerate(groups)}
+    rollout_groups = [0] * len(rollouts)
+    for row in rows:
+        rollout_groups[row.rollout_index] = group_index[row.group.group_id]
+    advantages_ST = compute_advantages(rows, rewards, rollout_groups, config) if rows else torch.zeros(0, 0)
+    every = max(1, len(rollouts) // traces) if traces else 0
+    samples, scalars = [], []
+    for row, advantages_T in zip(rows, advantages_ST, strict=True):
+        values = advantages_T[: row.summary.sampled].float().numpy()
+        constant = bool(np.all(values == values[0]))
+        traced = bool(traces) and row.rollout_index % every == 0 and row.rollout_index // every < traces
+        samples.append(SampleRef(row.group.payload, row.rollout, row.segment, row.summary.length,
+                                 float(values[0]) if constant else values, traced))  # fmt: skip
+        scalars.append(float(values.mean()))
+    steps = plan_optimizer_steps(
+        lengths=[row.summary.length for row in rows],
+        tokens=[row.trained for row in rows],
+        rollouts=[row.rollout_index for row in rows],
+        rollouts_per_step=config.train.batch_size or max(len(rollouts), 1),
+        ranks=config.trainer_ranks,
+        budget=config.train.max_tokens_per_gpu,
+    )
+    order = TrainOrder(version, max_staleness, samples, steps)
+    metrics = reward_metrics(rewards, rollout_groups) | rollout_metrics(groups)
+    metrics["staleness/dropped_rollouts"] = float(dropped)
+    metrics["staleness/spanning_rollouts"] = float(spanning_rollouts(rollouts))
+    return PreparedBatch(order, rows, scalars, metrics)

@@ -1,0 +1,97 @@
+"""Control commands of a running attempt: read from the inbox, applied at a safe point, each answered by an event."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.config import LIVE_KNOBS, Config
+from engine.protocol import ControlCommand, ControlEvent, EventWriter, take_commands
+from engine.wire import RunDir
+
+POLL_SECONDS = 0.3
+NAMES = ("pause", "resume", "checkpoint", "stop", "stop_after_step", "evaluate", "set")
+
+
+class BadCommand(ValueError):
+    """A command that cannot be carried out; its message is the answer."""
+
+
+def parse_knob(key: str, value: Any) -> Any:
+    """The typed value of a live knob. Raises BadCommand naming what is allowed."""
+    if key not in LIVE_KNOBS:
+        raise BadCommand(f"{key} cannot be changed while the run is live; these can: {', '.join(sorted(LIVE_KNOBS))}")
+    try:
+        if key == "train.max_staleness":
+            number = int(str(value))
+            return _positive(key, number, allow_zero=True)
+        if key.endswith("is_correction_threshold"):
+            parts = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
+            band = tuple(float(p) for p in parts)
+            if len(band) not in (1, 2) or (len(band) == 2 and band[0] >= band[1]):
+                raise BadCommand(f"{key} takes one upper bound or an increasing pair, got {value}")
+            return band
+        return _positive(key, float(value), allow_zero=key == "actor.adam.lr")
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadCommand):
+            raise
+        raise BadCommand(f"{key} takes a number, got {value!r}") from None
+
+
+def _positive(key: str, number: float, allow_zero: bool) -> float:
+    if not (number > 0 or (allow_zero and number == 0)) or number == float("inf"):
+        raise BadCommand(f"{key} must be {'at least' if allow_zero else 'above'} 0, got {number}")
+    return number
+
+
+@dataclass
+class Inbox:
+    """Collects commands in the background; the loop takes them at safe points through `take`."""
+
+    run: RunDir
+    events: EventWriter
+    pending: list[ControlCommand] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def watch(self) -> None:
+        """Poll the inbox until cancelled; a listing of an empty directory is all it costs."""
+        while True:
+            new = await asyncio.to_thread(take_commands, self.run)
+            if new:
+                self.pending.extend(new)
+                self.arrived.set()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def put(self, name: str, who: str) -> None:
+        """A command from inside the process (a signal)."""
+        self.pending.append(ControlCommand(id=f"{who}-{name}", name=name, who=who))
+        self.arrived.set()
+
+    def take(self) -> list[ControlCommand]:
+        taken, self.pending = self.pending, []
+        self.arrived.clear()
+        return taken
+
+    def answer(self, command: ControlCommand, ok: bool, message: str, step: int, version: int) -> None:
+        self.events.emit(ControlEvent, step=step, version=version, id=command.id, name=command.name, ok=ok,
+                         message=message, who=command.who, args=command.args)  # fmt: skip
+
+
+@dataclass
+class LiveKnobs:
+    """Values that commands may change; everything that uses one reads it here."""
+
+    lr: float
+    max_staleness: int
+    is_threshold: tuple[float, ...]
+    temperature: float
+
+    @classmethod
+    def of(cls, config: Config) -> LiveKnobs:
+        return cls(config.actor.adam.lr, config.train.max_staleness, config.algo.advantage.is_correction_threshold,
+                   config.rollout.temperature)  # fmt: skip
+
+    def set(self, key: str, value: Any) -> None:
+        name = {"actor.adam.lr": "lr", "train.max_staleness": "max_staleness", "rollout.temperature": "temperature"}
+        setattr(self, name.get(key, "is_threshold"), value)

@@ -1,0 +1,116 @@
+"""Where the processes of an attempt run: an own Ray, and the engine, trainer, router and runner actors on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.config import Config
+
+
+class Remote:
+    """A Ray actor handle with plain awaitable methods, so that actors and in-process objects look alike."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name).remote
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remote, (self._handle,)
+
+
+def split_cores(available: list[int], pin: bool) -> tuple[list[int] | None, list[int] | None]:
+    """Cores of the sampler and of the trainer: an even split when pinned and possible, else None (shared)."""
+    if not pin or len(available) < 2:
+        return None, None
+    half = len(available) // 2
+    return available[:half], available[half:]
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago; callers that can should bind port 0 themselves."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Cluster:
+    """Handles of every actor of the attempt; all of them answer awaitable calls."""
+
+    config: Config
+    engines: list[Remote] = field(default_factory=list)
+    trainers: list[Remote] = field(default_factory=list)
+    runners: list[Remote] = field(default_factory=list)
+    router: Remote | None = None
+    scratch: Path | None = None
+
+    def start_ray(self) -> None:
+        """Start this attempt's own Ray (or join placement.ray_address); dashboard off, private temp directory."""
+        import ray
+
+        # AF_UNIX paths are limited to 107 bytes: Ray's sockets need a short directory.
+        self.scratch = Path(os.environ.get("MOLT_SCRATCH") or tempfile.mkdtemp(prefix="molt-"))
+        common: dict[str, Any] = {"include_dashboard": False, "log_to_driver": True, "configure_logging": False}
+        address = self.config.placement.ray_address
+        if address:
+            ray.init(address=address, **common)
+            return
+        ray.init(
+            num_cpus=max(os.cpu_count() or 1, self._actor_count() + 1),
+            object_store_memory=512 * 1024 * 1024,
+            _temp_dir=str(self.scratch),
+            _node_ip_address="127.0.0.1",
+            **common,
+        )
+
+    def _actor_count(self) -> int:
+        config = self.config
+        return config.vllm.num_engines + config.trainer_ranks + config.rollout.num_runners + 1
+
+    def create_actors(self) -> None:
+        """Create the actor processes; they do their heavy imports at once, in parallel."""
+        import ray
+
+        from engine.rollout.engine import VllmEngine
+        from engine.rollout.router import Router
+        from engine.rollout.runner import AgentRunnerActor
+        from engine.train.actor import Trainer
+
+        config = self.config
+        gpu = 1 if self.config.placement.device == "cuda" else 0
+
+        def spawn(cls: type, count: int, concurrency: int, gpus: int, threads: int) -> list[Remote]:
+            environment = {"env_vars": {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}}
+            options = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": concurrency, "runtime_env": environment}
+            return [Remote(ray.remote(cls).options(**options).remote()) for _ in range(count)]
+
+        threads = max(1, (os.cpu_count() or 2) // 2)
+        self.engines = spawn(VllmEngine, config.vllm.num_engines, 10_000, gpu * config.vllm.tensor_parallel_size, threads)
+        self.trainers = spawn(Trainer, config.trainer_ranks, 1, gpu, max(1, threads // config.trainer_ranks))
+        self.runners = spawn(AgentRunnerActor, config.rollout.num_runners, 10_000, 0, 1)
+        self.router = spawn(Router, 1, 10_000, 0, 1)[0]
+
+    def cores(self) -> tuple[list[int] | None, list[int] | None]:
+        return split_cores(sorted(os.sched_getaffinity(0)), self.config.placement.pin_cores)
+
+    async def shutdown(self) -> None:
+        """End the engines (their cores are own processes), then Ray; the supervisor removes whatever is left."""
+        import ray
+
+        if not ray.is_initialized():
+            return
+        ends = [asyncio.wrap_future(e.shutdown().future()) for e in self.engines]
+        if ends:
+            await asyncio.wait(ends, timeout=5)
+        ray.shutdown()
+        if self.scratch and not os.environ.get("MOLT_SCRATCH"):
+            shutil.rmtree(self.scratch, ignore_errors=True)

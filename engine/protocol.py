@@ -9,17 +9,26 @@ Readers tolerate a torn last line, rotation, and records they do not know. NaN a
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine.wire import DIR_MODE, PROTOCOL, ROTATE_BYTES, LogWriter, RunDir, encode_line, write_atomic
+from engine.wire import (
+    DIR_MODE,
+    PROTOCOL,
+    ROTATE_BYTES,
+    Cursor,
+    EventReader,
+    LogWriter,
+    RunDir,
+    encode_line,
+    write_atomic,
+)
+
+__all__ = ["Cursor", "EventReader"]
 
 Phase = Literal["queued", "starting", "running", "paused", "stopping", "completed", "failed", "cancelled",
                 "preempted", "timeout", "lost"]  # fmt: skip
@@ -276,52 +285,6 @@ class EventWriter(LogWriter):
                       **fields)  # fmt: skip
         self.write(event.kind, step, version, **event.model_dump(exclude=set(Event.model_fields), exclude_none=True))
         return event
-
-
-@dataclass
-class Cursor:
-    """Where a reader stands: file index and byte offset within it, for one stream of one attempt."""
-
-    index: int = 0
-    offset: int = 0
-
-
-@dataclass
-class EventReader:
-    """Incremental reader of one attempt's event stream; `poll` yields every complete new line once."""
-
-    folder: Path
-    cursor: Cursor = field(default_factory=Cursor)
-    bad_lines: int = 0
-
-    def poll(self, limit_bytes: int = 64 * 1024 * 1024) -> Iterator[dict[str, Any]]:
-        while True:
-            rotated = (self.folder / f"{self.cursor.index + 1:06d}.jsonl").exists()
-            try:
-                with (self.folder / f"{self.cursor.index:06d}.jsonl").open("rb") as file:
-                    file.seek(self.cursor.offset)
-                    data = file.read(limit_bytes)
-            except FileNotFoundError:
-                return
-            end = data.rfind(b"\n") + 1
-            self.cursor.offset += end
-            yield from self._parse(data[:end])
-            if len(data) == limit_bytes and end:
-                continue
-            if not rotated:
-                return
-            self.cursor = Cursor(self.cursor.index + 1, 0)
-
-    def _parse(self, lines: bytes) -> Iterator[dict[str, Any]]:
-        for line in lines.splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                record = None
-            if isinstance(record, dict) and isinstance(record.get("kind"), str):
-                yield record
-            else:
-                self.bad_lines += 1
 
 
 def read_status(run: RunDir) -> Status | None:

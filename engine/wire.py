@@ -9,6 +9,8 @@ import math
 import os
 import time
 import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,60 @@ class LogWriter:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+@dataclass
+class Cursor:
+    """Where a reader stands: file index and byte offset within it, for one stream of one attempt."""
+
+    index: int = 0
+    offset: int = 0
+
+
+@dataclass
+class EventReader:
+    """Incremental reader of one attempt's stream; every complete new line is given once, a torn last line waits."""
+
+    folder: Path
+    cursor: Cursor = field(default_factory=Cursor)
+    bad_lines: int = 0
+
+    def poll(self, limit_bytes: int = 64 * 1024 * 1024) -> Iterator[dict[str, Any]]:
+        """Every new event; the cursor may be ahead of the event given, use `batches` to store both together."""
+        for batch in self.batches(limit_bytes):
+            yield from batch
+
+    def batches(self, limit_bytes: int = 4 * 1024 * 1024) -> Iterator[list[dict[str, Any]]]:
+        """New events in lists; when a list is given the cursor stands exactly behind its last line."""
+        limit = limit_bytes
+        while True:
+            rotated = (self.folder / f"{self.cursor.index + 1:06d}.jsonl").exists()
+            try:
+                with (self.folder / f"{self.cursor.index:06d}.jsonl").open("rb") as file:
+                    file.seek(self.cursor.offset)
+                    data = file.read(limit)
+            except FileNotFoundError:
+                return
+            end = data.rfind(b"\n") + 1
+            self.cursor.offset += end
+            if end:
+                yield self._parse(data[:end])
+            if len(data) == limit:
+                limit = limit_bytes if end else 2 * limit  # a line longer than the read needs a longer read
+            elif not rotated:
+                return
+            else:
+                self.cursor = Cursor(self.cursor.index + 1, 0)
+
+    def _parse(self, lines: bytes) -> list[dict[str, Any]]:
+        records = []
+        for line in lines.splitlines():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                records.append(record)
+            else:
+                self.bad_lines += 1
+        return records

@@ -1,0 +1,253 @@
+"""The one async loop of a run: take a batch, train on it, publish the weights, report; commands at safe points."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine import report
+from engine.batch import PreparedBatch, prepare
+from engine.commands import BadCommand, Inbox, LiveKnobs, parse_knob
+from engine.config import Config
+from engine.evaluate import Evaluator
+from engine.placement import Cluster
+from engine.protocol import CheckpointEvent, ControlCommand, EventWriter, MetricsEvent, PhaseEvent, SyncEvent
+from engine.rollout.pool import RolloutPool
+from engine.sync.publish import PublishReport, publish
+from engine.timers import StepTimer
+from engine.traces import TraceWriter
+from engine.train.plan import TrainReport
+
+
+class Stopped(Exception):
+    """The run was asked to stop; everything is saved."""
+
+
+@dataclass
+class Position:
+    """Where the run stands. `step` counts consumed batches, `version` completed publications."""
+
+    step: int = 0
+    version: int = 0
+
+
+@dataclass
+class Controller:
+    config: Config
+    cluster: Cluster
+    pool: RolloutPool
+    events: EventWriter
+    inbox: Inbox
+    evaluator: Evaluator
+    traces: TraceWriter
+    progress: report.Progress
+    checkpoints: Any
+    manifest: Any
+    probe: report.Probe
+    live: LiveKnobs
+    position: Position = field(default_factory=Position)
+    stop_at: int | None = None
+    timer: StepTimer = field(default_factory=StepTimer)
+
+    async def run(self) -> None:
+        """Train until the steps or the prompts are used up. Raises Stopped after a stop command."""
+        watcher = asyncio.create_task(self.inbox.watch())
+        try:
+            self._phase("running")
+            if self.config.eval.eval_at_start and self.position.step == 0:
+                await self._evaluate("start")
+            self.pool.start()
+            self.timer = StepTimer()
+            while not self._finished() and await self._step():
+                await self._after_step()
+            if self.config.eval.eval_at_end:
+                await self._evaluate("end")
+            if not self.config.ckpt.disable_final_save:
+                await self._checkpoint("end")
+        finally:
+            watcher.cancel()
+            await self.pool.close()
+
+    def _finished(self) -> bool:
+        limit = self.config.train.max_steps
+        return limit is not None and self.position.step >= limit
+
+    async def _step(self) -> bool:
+        """One batch through training, publication and reporting; False when the prompts are used up."""
+        groups = await self._next_batch()
+        if groups is None:
+            return False
+        snapshot = self.pool.snapshot_at_take()
+        with self.timer.phase("prepare"):
+            batch = await asyncio.to_thread(prepare, groups, self.position.version, self.live.max_staleness, self.config,
+                                            self.config.trace.rollouts_per_step)  # fmt: skip
+            batch.order.live = {"lr": self.live.lr, "is_threshold": self.live.is_threshold}
+        reports = await self._train(batch)
+        sync = await self._publish()
+        gap = await self._probe()
+        self.position.step += 1
+        await self._report(groups, batch, reports, snapshot, sync, gap)
+        return True
+
+    async def _next_batch(self) -> Any:
+        """Wait for a batch and serve commands meanwhile: the trainer is idle, so this is a safe point."""
+        waiting = asyncio.create_task(self.pool.next_batch())
+        try:
+            while True:
+                arrived = asyncio.create_task(self.inbox.arrived.wait())
+                with self.timer.phase("wait_batch"):
+                    await asyncio.wait({waiting, arrived}, return_when=asyncio.FIRST_COMPLETED)
+                arrived.cancel()
+                if self.inbox.pending:
+                    await self._serve_commands()
+                elif waiting.done():
+                    return waiting.result()
+        except BaseException:
+            if not waiting.cancel():
+                self.pool.give_back(waiting)
+            raise
+
+    async def _train(self, batch: PreparedBatch) -> list[TrainReport]:
+        started = time.perf_counter()
+        reports = await asyncio.gather(*[t.train(batch.order) for t in self.cluster.trainers])
+        wall = time.perf_counter() - started
+        optim = reports[0].seconds.get("optim", 0.0)
+        self.timer.add("optim", optim)
+        self.timer.add("forward_backward", wall - optim)
+        return reports
+
+    async def _publish(self) -> PublishReport:
+        if not self.config.train.partial_rollout_enable:
+            with self.timer.phase("drain"):
+                await self.pool.drain()
+        with self.timer.phase("weight_sync"):
+            version = self.position.version + 1
+            sync = await publish(self.cluster.trainers, self.cluster.engines, self.manifest, version)
+        self.position.version = version
+        self.pool.published(version)
+        self.events.emit(SyncEvent, step=self.position.step, version=version, bytes=sync.bytes, seconds=sync.seconds,
+                         pause_seconds=sync.pause_seconds, held=sync.held)  # fmt: skip
+        return sync
+
+    async def _probe(self) -> dict[str, float]:
+        if not self.probe.due(self.position.version):
+            return {}
+        with self.timer.phase("probe"):
+            return await self.probe.measure(self.cluster)
+
+    async def _report(self, groups: Any, batch: PreparedBatch, reports: list[TrainReport], snapshot: dict[str, float],
+                      sync: PublishReport, gap: dict[str, float]) -> None:  # fmt: skip
+        step, version = self.position.step, self.position.version
+        with self.timer.phase("report"):
+            engines = await self.progress.engine_metrics(self.cluster)
+            await self.traces.write(step, batch, reports)
+        metrics = report.step_metrics(batch, reports[0], snapshot, sync, engines, self.timer)
+        metrics |= {f"mismatch/{k}": v for k, v in gap.items()}
+        prompts = [g.prompt.prompt_id for g in groups]
+        self.events.emit(MetricsEvent, step=step, version=version, metrics=metrics, prompts=prompts)
+        self.progress.update(step=step, version=version)
+        self.timer = StepTimer()
+
+    async def _after_step(self) -> None:
+        step = self.position.step
+        if self.config.eval.steps > 0 and step % self.config.eval.steps == 0:
+            await self._evaluate("interval")
+        if self.config.ckpt.save_steps > 0 and step % self.config.ckpt.save_steps == 0:
+            await self._checkpoint("interval")
+        if self.inbox.pending:
+            await self._serve_commands()
+        if self.stop_at is not None and step >= self.stop_at:
+            await self._checkpoint("stop")
+            raise Stopped("stopped after the step, as asked")
+
+    async def _evaluate(self, why: str) -> str:
+        """Evaluate at the current version; publications wait, so every rollout is sampled by it."""
+        with self.timer.phase("eval"):
+            metrics = await self.evaluator.run(self.pool, self.position.version)
+        self.events.emit(MetricsEvent, step=self.position.step, version=self.position.version, metrics=metrics)
+        scores = ", ".join(f"{k} {v:.3f}" for k, v in metrics.items() if k.endswith(("score_mean", "exact_frac")))
+        return scores or "nothing was evaluated: eval.dataset is empty"
+
+    async def _checkpoint(self, why: str) -> str:
+        """Save the trainer, the prompts in flight and the finished groups as one unit."""
+        step, version = self.position.step, self.position.version
+        with self.timer.phase("checkpoint"):
+            saved = await self.checkpoints.save(self.cluster, self.pool, step, version)
+        self.events.emit(CheckpointEvent, step=step, version=version, path=saved.path, seconds=saved.seconds,
+                         bytes=saved.bytes, why=why)  # fmt: skip
+        self.progress.update(last_checkpoint=step)
+        return f"saved step {step}"
+
+    async def _serve_commands(self) -> None:
+        for command in self.inbox.take():
+            await self._serve(command)
+
+    async def _serve(self, command: ControlCommand) -> None:
+        if command.name == "pause":
+            self._answer(command, True, "paused; nothing new starts until resume")
+            await self._paused()
+            return
+        try:
+            message = await self._carry_out(command)
+        except BadCommand as error:
+            self._answer(command, False, str(error))
+            return
+        self._answer(command, True, message)
+        if command.name == "stop":
+            raise Stopped("stopped as asked")
+
+    def _answer(self, command: ControlCommand, ok: bool, message: str) -> None:
+        self.inbox.answer(command, ok, message, self.position.step, self.position.version)
+
+    async def _carry_out(self, command: ControlCommand) -> str:
+        """Do what one command asks; returns the answer. Raises BadCommand when it cannot be done."""
+        if command.name == "checkpoint":
+            return await self._checkpoint("command")
+        if command.name == "evaluate":
+            return await self._evaluate("command")
+        if command.name == "stop":
+            return await self._checkpoint("stop")
+        if command.name == "stop_after_step":
+            self.stop_at = self.position.step + 1
+            return f"stops after step {self.stop_at}"
+        if command.name == "resume":
+            raise BadCommand("the run is not paused")
+        if command.name == "set":
+            return self._set_knobs(command.args)
+        raise BadCommand(f"unknown command {command.name}")
+
+    def _set_knobs(self, args: dict[str, Any]) -> str:
+        if not args:
+            raise BadCommand("set needs key=value")
+        typed = {key: parse_knob(key, value) for key, value in args.items()}
+        for key, value in typed.items():
+            self.live.set(key, value)
+        self.pool.set_max_staleness(self.live.max_staleness)
+        self.pool.set_temperature(self.live.temperature)
+        done = ", ".join(f"{k} = {v}" for k, v in typed.items())
+        return f"{done} from step {self.position.step + 1}"
+
+    async def _paused(self) -> None:
+        """Hold admission and training until resume or stop; other commands are served meanwhile."""
+        self.pool.pause()
+        self._phase("paused")
+        try:
+            while True:
+                await self.inbox.arrived.wait()
+                for command in self.inbox.take():
+                    if command.name == "resume":
+                        self._answer(command, True, "running again")
+                        return
+                    if command.name == "pause":
+                        self._answer(command, True, "already paused")
+                        continue
+                    await self._serve(command)
+        finally:
+            self.pool.resume()
+            self._phase("running")
+
+    def _phase(self, phase: str, detail: str = "") -> None:
+        self.events.emit(PhaseEvent, step=self.position.step, version=self.position.version, phase=phase, detail=detail)
+        self.progress.update(phase=phase, detail=detail)

@@ -1,0 +1,123 @@
+"""What a run reports: step metrics put together, the probe of sampler against trainer, and the progress file."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from engine.algo.mismatch import finish_gap, gap_sums
+from engine.batch import PreparedBatch
+from engine.metrics import spread
+from engine.placement import Cluster
+from engine.rollout.transport import EngineStats
+from engine.sync.publish import PublishReport
+from engine.timers import StepTimer
+from engine.train.plan import TrainReport
+from engine.wire import encode_line, write_atomic
+
+
+def step_metrics(batch: PreparedBatch, report: TrainReport, snapshot: dict[str, float], sync: PublishReport,
+                 engines: dict[str, Any], timer: StepTimer) -> dict[str, Any]:  # fmt: skip
+    """All metrics of one step. A rate whose time was not measured is absent."""
+    metrics = batch.metrics | report.metrics | snapshot | sync.metrics() | engines | timer.metrics()
+    metrics["time/pause"] = sync.pause_seconds
+    tokens = sum(sample.length for sample in batch.order.samples)
+    busy = timer.seconds.get("forward_backward", 0.0)
+    if busy > 0:
+        metrics["perf/train_tok_s"] = tokens / busy
+    kept = metrics.get("is/masked_frac")
+    trained = sum(step.tokens for step in batch.order.optimizer_steps)
+    metrics["perf/kept_tok_s"] = trained * (1.0 - (kept or 0.0)) / metrics["time/step"]
+    return metrics
+
+
+@dataclass
+class Probe:
+    """Scores fixed sequences on both sides right after an update: the numerics gap, free of staleness."""
+
+    sequences: list[list[int]]
+    every: int
+
+    def due(self, version: int) -> bool:
+        return bool(self.sequences) and version % self.every == 0
+
+    async def measure(self, cluster: Cluster) -> dict[str, float]:
+        """mismatch/* over every engine; both sides hold the version that was just published."""
+        trainer = cluster.trainers[0].score(self.sequences)
+        scored = [await call for call in [e.score(self.sequences) for e in cluster.engines]]
+        ours = torch.from_numpy(np.concatenate(await trainer))
+        mask = torch.ones_like(ours, dtype=torch.bool)
+        gaps = [gap_sums(ours, torch.from_numpy(np.concatenate(theirs)), mask) for theirs in scored]
+        finished = [finish_gap(g) for g in gaps]
+        worst = max(finished, key=lambda g: g["k3_kl"])
+        return worst
+
+
+def probe_sequences(count: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
+    """Random but fixed token sequences: the same ones over the whole run and after a resume."""
+    rng = np.random.default_rng(seed)
+    return [[int(t) for t in rng.integers(0, vocab_size, length)] for _ in range(count)]
+
+
+@dataclass
+class Progress:
+    """attempts/<n>/progress.json, merged into status.json by the supervisor; and rates between two steps."""
+
+    path: Path
+    state: dict[str, Any] = field(default_factory=dict)
+    _stats: list[EngineStats] = field(default_factory=list)
+    _at: float = field(default_factory=time.perf_counter)
+
+    def update(self, **changes: Any) -> None:
+        self.state.update(changes)
+        write_atomic(self.path, encode_line(self.state))
+
+    async def engine_metrics(self, cluster: Cluster) -> dict[str, Any]:
+        """engine/*, host/* and sampler rates since the last call."""
+        stats = [await call for call in [e.stats() for e in cluster.engines]]
+        now = time.perf_counter()
+        found = engine_spreads(stats, self._stats) | host_metrics()
+        if self._stats:
+            wall = now - self._at
+            found["perf/rollout_tok_s"] = sum(s.tokens - p.tokens for s, p in zip(stats, self._stats)) / wall
+            busy = sum(s.busy_s - p.busy_s for s, p in zip(stats, self._stats)) / len(stats)
+            found["time/rollout_idle_frac"] = min(1.0, max(0.0, 1.0 - busy / wall))
+        self._stats, self._at = stats, now
+        return found
+
+
+def engine_spreads(stats: list[EngineStats], before: list[EngineStats]) -> dict[str, Any]:
+    """engine/*: min, mean, max and the worst engine by name."""
+    label = [f"engine-{i}" for i in range(len(stats))]
+    found: dict[str, Any] = {}
+    found |= spread("engine/running", dict(zip(label, [float(s.running) for s in stats])), worst_is_high=False)
+    found |= spread("engine/waiting", dict(zip(label, [float(s.waiting) for s in stats])))
+    found |= spread("engine/version", dict(zip(label, [float(s.version) for s in stats])), worst_is_high=False)
+    found |= spread("engine/kv_frac", {n: s.kv_frac for n, s in zip(label, stats) if s.kv_frac is not None})
+    if before:
+        new = [float(s.preemptions - p.preemptions) for s, p in zip(stats, before)]
+        found |= spread("engine/preemptions", dict(zip(label, new)))
+    return found
+
+
+def host_metrics() -> dict[str, Any]:
+    """CPU and memory of this host, by its name."""
+    name = socket.gethostname()
+    return spread("host/cpu", {name: psutil.cpu_percent() / 100}) | spread(
+        "host/mem", {name: psutil.virtual_memory().percent / 100}
+    )
+
+
+def read_progress(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}

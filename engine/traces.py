@@ -1,0 +1,93 @@
+"""A few rollouts of every step on disk, token by token, for inspection. Compressed, with limits per step and per run."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.batch import PreparedBatch
+from engine.config import TraceConfig
+from engine.protocol import TraceRollout, TraceSegment
+from engine.records import Rollout, Segment
+from engine.train.plan import TraceTensors, TrainReport
+from engine.wire import RunDir, encode_line, write_atomic
+
+
+def token_pieces(tokenizer_file: Path) -> Callable[[list[int]], list[str]]:
+    """Text of each token on its own, through the tokenizers library (no torch)."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    return lambda ids: [tokenizer.decode([i], skip_special_tokens=False) for i in ids]
+
+
+def trace_segment(segment: Segment, outcome: TraceTensors, pieces: list[str]) -> TraceSegment:
+    """The inspection record of one segment; routing_mismatch lists the differing MoE layers of each token."""
+    routing = outcome.routing_mismatch
+    return TraceSegment(
+        token_ids=segment.token_ids.tolist(),
+        pieces=pieces,
+        mask=segment.loss_mask.astype(int).tolist(),
+        logprobs=np.round(segment.logprobs.astype(float), 6).tolist(),
+        versions=segment.versions.tolist(),
+        train_logprobs=np.round(outcome.logprobs.astype(float), 6).tolist(),
+        kept=outcome.kept.astype(int).tolist(),
+        routing_mismatch=None if routing is None else [np.flatnonzero(row).tolist() for row in routing],
+    )
+
+
+@dataclass
+class TraceWriter:
+    run: RunDir
+    run_id: str
+    attempt: int
+    limits: TraceConfig
+    pieces: Callable[[list[int]], list[str]]
+    get: Callable[[Any], list[Rollout]]
+    written: int = 0
+
+    def __post_init__(self) -> None:
+        self.written = sum(p.stat().st_size for p in self.run.rollouts.glob("*.jsonl.gz"))
+
+    async def write(self, step: int, batch: PreparedBatch, reports: list[TrainReport]) -> None:
+        """Write the traced rollouts of a step; nothing when the run's limit is reached."""
+        if self.written < self.limits.max_mb_per_run * 1e6 and any(r.traces for r in reports):
+            await asyncio.to_thread(self._write, step, batch, reports)
+
+    def _write(self, step: int, batch: PreparedBatch, reports: list[TrainReport]) -> None:
+        by_rollout: dict[tuple[str, int], list[tuple[int, TraceTensors]]] = defaultdict(list)
+        for outcome in sorted((t for r in reports for t in r.traces), key=lambda t: t.sample):
+            row = batch.rows[outcome.sample]
+            by_rollout[row.group.group_id, row.rollout].append((outcome.sample, outcome))
+        lines: list[bytes] = []
+        room = self.limits.max_mb_per_step * 1e6
+        for outcomes in by_rollout.values():
+            line = gzip.compress(encode_line(self._record(step, batch, outcomes).model_dump(exclude_none=True)), 6)
+            room -= len(line)
+            if room < 0:
+                break
+            lines.append(line)
+        data = b"".join(lines)
+        self.written += len(data)
+        write_atomic(self.run.rollouts / f"{self.attempt}-{step:06d}.jsonl.gz", data)
+
+    def _record(self, step: int, batch: PreparedBatch, outcomes: list[tuple[int, TraceTensors]]) -> TraceRollout:
+        row = batch.rows[outcomes[0][0]]
+        rollout = self.get(row.group.payload)[row.rollout]
+        segments = [
+            trace_segment(s := rollout.segments[batch.rows[i].segment], outcome, self.pieces(s.token_ids.tolist()))
+            for i, outcome in outcomes
+        ]
+        return TraceRollout(
+            run=self.run_id, attempt=self.attempt, step=step, rollout_id=rollout.rollout_id, prompt_id=rollout.prompt_id,
+            group_id=row.group.group_id, reward=rollout.reward, score=rollout.score,
+            advantage=batch.advantages[outcomes[0][0]], turns=rollout.turns, truncated=rollout.truncated,
+            info=rollout.info, segments=segments,
+        )  # fmt: skip

@@ -174,7 +174,7 @@ class Controller:
         """Save the trainer, the prompts in flight and the finished groups as one unit."""
         step, version = self.position.step, self.position.version
         with self.timer.phase("checkpoint"):
-            saved = await self.checkpoints.save(self.cluster, self.pool, step, version)
+            saved = await self.checkpoints.save(self.cluster, self.pool, step, version, self.live)
         self.events.emit(CheckpointEvent, step=step, version=version, path=saved.path, seconds=saved.seconds,
                          bytes=saved.bytes, why=why)  # fmt: skip
         self.progress.update(last_checkpoint=step)

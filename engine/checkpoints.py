@@ -1,0 +1,59 @@
+"""Checkpoints of a run as one unit: trainer state on every rank, prompts in flight, finished groups, position, knobs."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.commands import LiveKnobs
+from engine.config import Config
+from engine.train.checkpoint import latest_checkpoint, prune_checkpoints
+from engine.wire import RunDir
+
+
+@dataclass
+class Saved:
+    path: str
+    seconds: float
+    bytes: int
+
+
+@dataclass
+class Restored:
+    step: int
+    version: int
+    live: LiveKnobs
+
+
+class Checkpoints:
+    """Saves into ckpt.path (or checkpoints/ of the run) and restores the newest complete one."""
+
+    def __init__(self, run: RunDir, config: Config) -> None:
+        self.folder = Path(config.ckpt.path) / run.path.name if config.ckpt.path else run.checkpoints
+        self.keep = config.ckpt.max_num
+        self.save_hf = config.ckpt.save_hf
+
+    async def save(self, cluster: Any, pool: Any, step: int, version: int, live: LiveKnobs) -> Saved:
+        """Write one checkpoint; it counts once its completion mark is there."""
+        started = time.perf_counter()
+        state = {"step": step, "version": version, "live": live, "pool": await asyncio.to_thread(pool.state_dict)}
+        path = self.folder / f"step-{step:06d}"
+        payload = pickle.dumps(state)
+        await asyncio.gather(*[t.save(str(path), payload, self.save_hf) for t in cluster.trainers])
+        await asyncio.to_thread(prune_checkpoints, self.folder, self.keep)
+        size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+        return Saved(str(path), time.perf_counter() - started, size)
+
+    async def restore(self, cluster: Any, pool: Any) -> Restored | None:
+        """Load the newest complete checkpoint into trainers and pool; None when there is none."""
+        path = latest_checkpoint(self.folder)
+        if path is None:
+            return None
+        payloads = await asyncio.gather(*[t.load(str(path)) for t in cluster.trainers])
+        state = pickle.loads(payloads[0])
+        pool.load_state_dict(state["pool"])
+        return Restored(state["step"], state["version"], state["live"])

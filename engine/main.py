@@ -1,0 +1,188 @@
+"""One attempt of a run: build the model, start the actors, restore, hand over to the controller, end with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.checkpoints import Checkpoints
+from engine.commands import Inbox, LiveKnobs
+from engine.config import Config
+from engine.controller import Controller, Position, Stopped
+from engine.data import load_prompts
+from engine.evaluate import Evaluator
+from engine.flags import load_run_toml
+from engine.placement import Cluster
+from engine.protocol import EventWriter, FaultEvent, PhaseEvent, read_meta
+from engine.report import Probe, Progress, probe_sequences
+from engine.rollout.pool import RolloutPool, RunFailed
+from engine.rollout.transport import Sampling
+from engine.sync.publish import PublishError, publish
+from engine.traces import TraceWriter, token_pieces
+from engine.wire import RunDir
+
+EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 3
+
+
+@dataclass
+class Attempt:
+    """Everything one attempt needs while it starts."""
+
+    run: RunDir
+    number: int
+    run_id: str
+    config: Config
+    events: EventWriter
+    progress: Progress
+    inbox: Inbox
+    cluster: Cluster
+
+    async def execute(self) -> None:
+        """From nothing to the end of training. Raises Stopped, or whatever ended the run."""
+        self._phase("starting", "ray")
+        await asyncio.to_thread(self.cluster.start_ray)
+        self.cluster.create_actors()
+        self._phase("starting", "model")
+        model = await asyncio.to_thread(self._build_model)
+        info = await self._start_actors(model)
+        controller = await self._controller(model, info)
+        await controller.run()
+
+    def _build_model(self) -> Path:
+        """The model directory; tiny:* models are built and warmed up inside the run directory, once."""
+        name = self.config.actor.model_name_or_path
+        if not name.startswith("tiny:"):
+            return Path(name)
+        from engine.train.tiny import build_for_run
+
+        return build_for_run(self.config, self.run.path / "model", self.run.agent)
+
+    async def _start_actors(self, model: Path) -> dict[str, Any]:
+        """Bring up trainers, engines and runners side by side; returns what trainer rank 0 says of the model."""
+        from engine.specs import engine_specs, runner_specs, trainer_specs
+
+        self._phase("starting", "engines and trainer")
+        cluster, config = self.cluster, self.config
+        trainers = asyncio.gather(*[t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, cluster))])
+        engines = asyncio.gather(*[e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model, cluster))])
+        infos, _ = await asyncio.gather(trainers, engines)
+        await cluster.router.start(cluster.engines)
+        specs = runner_specs(config, model, self.run)
+        await asyncio.gather(*[r.start(s, cluster.router) for r, s in zip(cluster.runners, specs)])
+        await self._join_transfer_group()
+        return infos[0]
+
+    async def _join_transfer_group(self) -> None:
+        """One process group of trainer rank 0 and every engine worker; the trainer binds the port and publishes it."""
+        host, port = await self.cluster.trainers[0].transfer_address()
+        size = self.config.vllm.tensor_parallel_size
+        world = 1 + size * len(self.cluster.engines)
+        joins = [self.cluster.trainers[0].init_transfer(host, port, world)]
+        joins += [e.init_transfer(host, port, 1 + i * size, world) for i, e in enumerate(self.cluster.engines)]
+        await asyncio.gather(*joins)
+
+    async def _controller(self, model: Path, info: dict[str, Any]) -> Controller:
+        config, cluster = self.config, self.cluster
+        live = LiveKnobs.of(config)
+        manifest = await cluster.trainers[0].weight_manifest()
+        checkpoints = Checkpoints(self.run, config)
+        prompts = load_prompts(config.data, config.train.num_episodes, config.train.seed)
+        pool = RolloutPool(prompts, cluster.dispatch, config)
+        position = Position()
+        saved = await checkpoints.restore(cluster, pool)
+        if saved is not None:
+            position = Position(saved.step, saved.version)
+            live = saved.live or live
+            await publish(cluster.trainers, cluster.engines, manifest, position.version)
+            pool.published(position.version)
+        pieces = token_pieces(model / "tokenizer.json")
+        import ray
+
+        return Controller(
+            config=config, cluster=cluster, pool=pool, events=self.events, inbox=self.inbox,
+            evaluator=self._evaluator(),
+            traces=TraceWriter(self.run, self.run_id, self.number, config.trace, pieces, ray.get),
+            progress=self.progress, checkpoints=checkpoints, manifest=manifest, live=live, position=position,
+            probe=Probe(probe_sequences(config.train.probe_sequences, min(32, config.data.max_len - 1),
+                                        info["vocab_size"], config.train.seed), config.train.probe_every),
+        )  # fmt: skip
+
+    def _evaluator(self) -> Evaluator:
+        from engine.data import load_eval_sets
+
+        config = self.config.eval
+        tokens = config.max_new_tokens or self.config.rollout.max_new_tokens
+        return Evaluator(load_eval_sets(config, self.config.data), Sampling(config.temperature, 1.0, tokens),
+                         config.n_samples_per_prompt)  # fmt: skip
+
+    def _phase(self, phase: str, detail: str) -> None:
+        self.events.emit(PhaseEvent, phase=phase, detail=detail)
+        self.progress.update(phase=phase, detail=detail, max_steps=self.config.train.max_steps)
+
+
+async def _run(attempt: Attempt) -> int:
+    """Execute with signals turned into a stop command; every end is written down with its reason."""
+    loop = asyncio.get_running_loop()
+    work = asyncio.create_task(attempt.execute())
+
+    def stop() -> None:
+        if attempt.progress.state.get("phase") in ("running", "paused"):
+            attempt.inbox.put("stop", "signal")
+        else:
+            work.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await work
+        return _ended(attempt, "completed", "", EXIT_COMPLETED)
+    except Stopped as stopped:
+        return _ended(attempt, "cancelled", str(stopped), EXIT_STOPPED)
+    except asyncio.CancelledError:
+        return _ended(attempt, "cancelled", "stopped before training began", EXIT_STOPPED)
+    except Exception as error:
+        attempt.events.emit(FaultEvent, what=type(error).__name__, detail=first_line(error), fatal=True)
+        if not isinstance(error, (RunFailed, PublishError)):
+            import traceback
+
+            traceback.print_exc()
+        return _ended(attempt, "failed", first_line(error), EXIT_FAILED)
+    finally:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(attempt.cluster.shutdown(), 8)
+
+
+def first_line(error: BaseException) -> str:
+    """One line that names the error; the cause inside Ray's task errors rather than their wrapping."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line for line in str(cause).splitlines() if line.strip()]
+    text = lines[-1] if lines else ""
+    return f"{type(cause).__name__}: {text}"[:500]
+
+
+def _ended(attempt: Attempt, outcome: str, detail: str, code: int) -> int:
+    attempt.events.emit(PhaseEvent, phase="stopping", detail=detail or outcome)
+    attempt.progress.update(phase="stopping", outcome=outcome, error=detail if outcome == "failed" else None, detail=detail)
+    return code
+
+
+def attempt(path: str, number: int) -> int:
+    """Run attempt `number` of the run directory `path`; returns the process's exit code."""
+    os.umask(0o077)
+    run = RunDir(path)
+    meta = read_meta(run)
+    run_id = meta.run if meta else run.path.name
+    config = load_run_toml(run.run_toml)
+    events = EventWriter(run, run_id, number)
+    progress = Progress(run.attempt(number) / "progress.json", {"started": time.time()})
+    job = Attempt(run, number, run_id, config, events, progress, Inbox(run, events), Cluster(config))
+    try:
+        return asyncio.run(_run(job))
+    finally:
+        events.close()

@@ -1,0 +1,68 @@
+"""Live knobs and the command inbox."""
+
+import asyncio
+
+import pytest
+
+from engine.commands import BadCommand, Inbox, LiveKnobs, parse_knob
+from engine.config import Config
+from engine.protocol import ControlEvent, EventWriter, send_command
+from engine.wire import EventReader, RunDir
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("actor.adam.lr", "1e-4", 1e-4),
+        ("actor.adam.lr", 0, 0.0),
+        ("train.max_staleness", "2", 2),
+        ("rollout.temperature", "0.7", 0.7),
+        ("algo.advantage.is_correction_threshold", "0.5 2", (0.5, 2.0)),
+        ("algo.advantage.is_correction_threshold", [3], (3.0,)),
+    ],
+)
+def test_a_knob_gets_its_type(key, value, expected):
+    assert parse_knob(key, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("actor.adam.lr", "fast"),
+        ("actor.adam.lr", "-1"),
+        ("actor.adam.lr", "nan"),
+        ("actor.adam.lr", "inf"),
+        ("rollout.temperature", "0"),
+        ("train.max_staleness", "1.5"),
+        ("train.max_staleness", "-1"),
+        ("algo.advantage.is_correction_threshold", "5 0.5"),
+        ("algo.advantage.is_correction_threshold", "1 2 3"),
+        ("rollout.batch_size", "4"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_flag_in_the_message(key, value):
+    with pytest.raises(BadCommand, match=key.replace(".", r"\.")):
+        parse_knob(key, value)
+
+
+def test_setting_a_knob_changes_only_that_value():
+    knobs = LiveKnobs.of(Config())
+    knobs.set("algo.advantage.is_correction_threshold", (0.8, 1.2))
+    knobs.set("actor.adam.lr", 0.5)
+    assert knobs == LiveKnobs(lr=0.5, max_staleness=1, is_threshold=(0.8, 1.2), temperature=1.0)
+
+
+async def test_the_inbox_collects_commands_in_order_and_answers_as_events(tmp_path):
+    run = RunDir(tmp_path / "run").create()
+    events = EventWriter(run, "r", run.claim_attempt())
+    inbox = Inbox(run, events)
+    sent = [send_command(run, name, who="ann") for name in ("pause", "checkpoint", "resume")]
+    watcher = asyncio.create_task(inbox.watch())
+    await asyncio.wait_for(inbox.arrived.wait(), 5)
+    watcher.cancel()
+    taken = inbox.take()
+    assert [c.id for c in taken] == [c.id for c in sent]
+    assert not inbox.arrived.is_set() and not list(run.control.iterdir())
+    inbox.answer(taken[0], True, "paused", step=3, version=2)
+    (answer,) = [ControlEvent.model_validate(e) for e in EventReader(events.folder).poll()]
+    assert (answer.id, answer.name, answer.ok, answer.who, answer.step) == (sent[0].id, "pause", True, "ann", 3)

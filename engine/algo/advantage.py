@@ -1,0 +1,136 @@
+"""Advantage estimators: rewards of rollouts in, one advantage per sampled token out.
+
+Shapes: S segments, T positions, R rollouts. A rollout has one or more segments. A new estimator is one function with
+`@estimator(name, uses_groups=...)` above it and its name in `names.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import pad
+
+_MIN_VARIANCE = 1e-8
+_STD_EPSILON = 1e-9
+
+
+@dataclass(frozen=True)
+class AdvantageInputs:
+    """One whole training batch (statistics run over all of it, so never a micro-batch).
+
+    rewards_R        reward of each rollout; not finite = missing: it enters no statistic, its advantage is 0
+    group_R          integer id of the group (prompt) of each rollout
+    rollout_S        index into rewards_R of the rollout that each segment belongs to
+    mask_ST          bool, true at sampled tokens
+    token_rewards_ST optional reward per token, e.g. -beta * kl; read by estimators that discount
+    gamma            discount per position
+    no_whiten        return the values as they are where the estimator would whiten them
+    """
+
+    rewards_R: torch.Tensor
+    group_R: torch.Tensor
+    rollout_S: torch.Tensor
+    mask_ST: torch.Tensor
+    token_rewards_ST: torch.Tensor | None = None
+    gamma: float = 1.0
+    no_whiten: bool = False
+
+    def __post_init__(self) -> None:
+        if self.group_R.shape != self.rewards_R.shape:
+            raise ValueError(f"group_R {tuple(self.group_R.shape)} must match rewards_R {tuple(self.rewards_R.shape)}")
+        if self.rollout_S.shape != self.mask_ST.shape[:1]:
+            raise ValueError(f"rollout_S {tuple(self.rollout_S.shape)} must have one entry per row of mask_ST")
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A registered estimator; `uses_groups`: its baseline needs several rollouts per prompt."""
+
+    compute: Callable[[AdvantageInputs], torch.Tensor]
+    uses_groups: bool
+
+    def __call__(self, inputs: AdvantageInputs) -> torch.Tensor:
+        """Advantages of shape (S, T) in the dtype of the rewards, 0 off the mask and for missing rewards."""
+        return self.compute(inputs).to(inputs.rewards_R.dtype)
+
+
+ESTIMATORS: dict[str, Estimator] = {}
+
+
+def estimator(name: str, *, uses_groups: bool) -> Callable:
+    """Register a function of AdvantageInputs, returning float64 advantages of shape (S, T), under `name`."""
+
+    def register(compute: Callable[[AdvantageInputs], torch.Tensor]) -> Callable[[AdvantageInputs], torch.Tensor]:
+        ESTIMATORS[name] = Estimator(compute, uses_groups)
+        return compute
+
+    return register
+
+
+@estimator("reinforce", uses_groups=False)
+def reinforce(inputs: AdvantageInputs) -> torch.Tensor:
+    """Whitened discounted return; every segment is a row of its own with the reward at its last sampled token.
+
+    REINFORCE with a batch-wide baseline (Williams 1992; Hu et al., "REINFORCE++", 2025).
+    """
+    rewards_S1 = inputs.rewards_R.double()[inputs.rollout_S][:, None]
+    mask_ST = inputs.mask_ST & rewards_S1.isfinite()
+    token_rewards_ST = torch.where(_last_token(mask_ST), rewards_S1, 0)
+    if inputs.token_rewards_ST is not None:
+        token_rewards_ST = token_rewards_ST + torch.where(mask_ST, inputs.token_rewards_ST.double(), 0)
+    returns_ST = discounted_returns(token_rewards_ST, inputs.gamma)
+    return torch.where(mask_ST, returns_ST, 0) if inputs.no_whiten else whiten(returns_ST, mask_ST)
+
+
+@estimator("grpo", uses_groups=True)
+def grpo(inputs: AdvantageInputs) -> torch.Tensor:
+    """(r - group mean) / (group std + 1e-9), the same for every token of every segment of the rollout.
+
+    One reward per rollout enters the statistics; std has n - 1; a group with one reward gets 0 (Shao et al.,
+    "DeepSeekMath", 2024).
+    """
+    centered_R, std_R = _group_statistics(inputs.rewards_R.double(), inputs.group_R)
+    advantages_R = centered_R / (std_R + _STD_EPSILON)
+    return inputs.mask_ST * advantages_R[inputs.rollout_S][:, None]
+
+
+def whiten(values_ST: torch.Tensor, mask_ST: torch.Tensor) -> torch.Tensor:
+    """(values - mean) / sqrt(max(variance, 1e-8)) over all tokens on the mask, population variance; 0 off the mask."""
+    tokens = mask_ST.sum().clamp_min(1)
+    centered_ST = torch.where(mask_ST, values_ST - torch.where(mask_ST, values_ST, 0).sum() / tokens, 0)
+    variance = centered_ST.square().sum() / tokens
+    return centered_ST * variance.clamp_min(_MIN_VARIANCE).rsqrt()
+
+
+def discounted_returns(rewards_ST: torch.Tensor, gamma: float) -> torch.Tensor:
+    """G_t = r_t + gamma * G_(t+1) over positions, by doubling the summed span: log2(T) steps instead of T."""
+    returns_ST, span = rewards_ST, 1
+    while span < rewards_ST.shape[1]:
+        returns_ST = returns_ST + gamma**span * pad(returns_ST[:, span:], (0, span))
+        span *= 2
+    return returns_ST
+
+
+def _last_token(mask_ST: torch.Tensor) -> torch.Tensor:
+    """Bool (S, T), true at the last position of each row that is on the mask."""
+    remaining_ST = mask_ST.flip(1).cumsum(1).flip(1)
+    return mask_ST & (remaining_ST == 1)
+
+
+def _group_statistics(rewards_R: torch.Tensor, group_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reward minus its group's mean (0 where missing), and the group's std with n - 1 (0 below two rewards)."""
+    groups, index_R = group_R.unique(return_inverse=True)
+    present_R = rewards_R.isfinite()
+    # Measured from the group's lowest reward, equal rewards centre to exactly 0, not to rounding noise over epsilon.
+    lowest_G = rewards_R.new_full((len(groups),), torch.inf)
+    lowest_G = lowest_G.scatter_reduce(0, index_R, torch.where(present_R, rewards_R, torch.inf), "amin")
+    height_R = torch.where(present_R, rewards_R - lowest_G[index_R], 0)
+
+    def group_sum(values_R: torch.Tensor) -> torch.Tensor:
+        return values_R.new_zeros(len(groups)).index_add(0, index_R, values_R)
+
+    count_G = group_sum(present_R.double())
+    mean_G = group_sum(height_R) / count_G.clamp_min(1)
+    centered_R = torch.where(present_R, height_R - mean_G[index_R], 0)
+    std_G = (group_sum(centered_R.square()) / (count_G - 1).clamp_min(1)).sqrt()
+    return centered_R, std_G[index_R]

@@ -1,0 +1,148 @@
+"""The training objective: every term of it is put together in `policy_objective`.
+
+Shapes: S segments, T positions; `logprobs_ST[s, t]` is the log-prob of token t, log-probs and entropy in nats. A policy
+loss or an aggregation is one function and one registry line here, and its name in `names.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.algo.correction import (
+    MAX_LOG_RATIO,
+    CorrectionRule,
+    correction_metrics,
+    finish_correction,
+    importance_weights,
+)
+from engine.algo.sums import Sums, quotients
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """clip_low, clip_high: the ratio is clipped to [1 - low, 1 + high]; dual_clip: bound > 1 for negative advantages.
+
+    entropy_coef None or 0: no bonus. Raises ValueError for an unknown name or a bound that makes no sense.
+    """
+
+    loss_mode: str = "ppo"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    aggregation: str = "token-mean"
+    entropy_coef: float | None = None
+    correction: CorrectionRule = field(default_factory=CorrectionRule)
+
+    def __post_init__(self) -> None:
+        for name, registry in ((self.loss_mode, POLICY_LOSSES), (self.aggregation, AGGREGATIONS)):
+            if name not in registry:
+                raise ValueError(f"unknown '{name}': use one of {', '.join(registry)}")
+        if not (0 <= self.clip_low <= 1 and self.clip_high >= 0):
+            raise ValueError(f"clip range {self.clip_low} {self.clip_high}: give low in [0, 1] and high of at least 0")
+        if self.dual_clip is not None and not self.dual_clip > 1:
+            raise ValueError(f"dual_clip {self.dual_clip} must be above 1")
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """Counts over the whole optimizer step: all micro-batches of all ranks.
+
+    tokens  trained tokens, those that the IS correction masks included
+    """
+
+    tokens: int
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """Loss per token (S, T), and which tokens have their gradient cut by the clip range."""
+
+    loss_ST: torch.Tensor
+    clipped_ST: torch.Tensor
+
+
+def ppo(
+    logprobs_ST: torch.Tensor,
+    old_logprobs_ST: torch.Tensor,
+    advantages_ST: torch.Tensor,
+    mask_ST: torch.Tensor,
+    settings: PolicySettings,
+) -> PolicyLoss:
+    """-min(r A, clip(r) A), and at most -dual_clip * A where A < 0; r = exp(pi - old), its log clamped to +-30.
+
+    Schulman et al., "Proximal Policy Optimization Algorithms", 2017; dual clip: Ye et al. 2020.
+    """
+    ratio_ST = (logprobs_ST - old_logprobs_ST).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    unclipped_ST = ratio_ST * advantages_ST
+    clipped_ST = ratio_ST.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantages_ST
+    gain_ST = torch.minimum(unclipped_ST, clipped_ST)
+    if settings.dual_clip is not None:
+        bounded_ST = torch.maximum(gain_ST, settings.dual_clip * advantages_ST)
+        gain_ST = torch.where(advantages_ST < 0, bounded_ST, gain_ST)
+    return PolicyLoss(-gain_ST, clipped_ST=mask_ST & (clipped_ST < unclipped_ST))
+
+
+def token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denominators: Denominators) -> torch.Tensor:
+    """Every token of the optimizer step weighs the same."""
+    return torch.where(mask_ST, loss_ST, 0).sum() / max(denominators.tokens, 1)
+
+
+POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo}
+AGGREGATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, Denominators], torch.Tensor]] = {"token-mean": token_mean}
+
+
+def policy_objective(
+    logprobs_ST: torch.Tensor,
+    old_logprobs_ST: torch.Tensor | None,
+    rollout_logprobs_ST: torch.Tensor,
+    advantages_ST: torch.Tensor,
+    mask_ST: torch.Tensor,
+    entropy_ST: torch.Tensor | None,
+    settings: PolicySettings,
+    denominators: Denominators,
+) -> tuple[torch.Tensor, Sums]:
+    """Loss of one micro-batch, to be minimised, and its metric sums for `finish_policy`.
+
+    logprobs_ST          current policy, with gradient; float32 or float64
+    old_logprobs_ST      trainer policy at the start of the batch; None: the current policy, detached (ratio 1)
+    rollout_logprobs_ST  the sampler's own
+    mask_ST              trained tokens: sampled and not over age. Values elsewhere are never read
+    entropy_ST           required, with gradient, if settings.entropy_coef is not 0; else optional, for the metric
+
+    The losses of all micro-batches and ranks add up to the loss of the optimizer step (where gradients are averaged
+    over ranks, multiply by their number). Without trained tokens it is 0 with zero gradients.
+    """
+    # Selected, not multiplied: 0 * inf or 0 * nan in a padding position would reach the gradient.
+    logprobs_ST = torch.where(mask_ST, logprobs_ST, 0)
+    old_ST = logprobs_ST.detach() if old_logprobs_ST is None else torch.where(mask_ST, old_logprobs_ST, 0)
+    advantages_ST = torch.where(mask_ST, advantages_ST, 0).to(logprobs_ST.dtype)
+
+    correction = importance_weights(old_ST, rollout_logprobs_ST, mask_ST, settings.correction)
+    policy = POLICY_LOSSES[settings.loss_mode](logprobs_ST, old_ST, advantages_ST, mask_ST, settings)
+    policy_ST = correction.weights_ST.to(logprobs_ST.dtype) * policy.loss_ST
+    objective_ST = policy_ST
+    if settings.entropy_coef:
+        if entropy_ST is None:
+            raise ValueError("an entropy bonus needs entropy_ST: compute it in the forward pass, or set entropy_coef 0")
+        objective_ST = objective_ST - settings.entropy_coef * torch.where(mask_ST, entropy_ST, 0)
+    loss = AGGREGATIONS[settings.aggregation](objective_ST, mask_ST, denominators)
+
+    sums = {"loss/tokens": mask_ST.sum().double(), "loss/policy_sum": policy_ST.detach().double().sum()}
+    if entropy_ST is not None:
+        sums["loss/entropy_sum"] = torch.where(mask_ST, entropy_ST.detach().double(), 0).sum()
+    if old_logprobs_ST is not None:
+        sums["loss/clipped"] = policy.clipped_ST.sum().double()
+    return loss, sums | correction_metrics(correction, advantages_ST, mask_ST)
+
+
+_FRACTIONS = {
+    "loss/policy": ("loss/policy_sum", "loss/tokens"),
+    "loss/entropy": ("loss/entropy_sum", "loss/tokens"),
+    "loss/clip_frac": ("loss/clipped", "loss/tokens"),
+}
+
+
+def finish_policy(sums: Sums) -> dict[str, float]:
+    """`loss/` metrics as plain means over trained tokens, and the `is/` metrics."""
+    return quotients(sums, _FRACTIONS) | finish_correction(sums)

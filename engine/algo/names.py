@@ -1,0 +1,56 @@
+"""Names and combination rules of the algorithms, free of torch so that configuration and forms can import them.
+
+The modules that compute hold the registries; a test keeps both sides equal.
+"""
+
+import math
+
+ESTIMATOR_NAMES = ("reinforce", "grpo")
+# Estimators whose baseline is a group statistic: they need several rollouts per prompt.
+GROUP_ESTIMATORS = ("grpo",)
+LOSS_MODES = ("ppo",)
+AGGREGATIONS = ("token-mean",)
+
+LEVELS = ("off", "token", "seq", "geo")
+MODES = ("mask", "clip", "trunc")
+GATINGS = ("ratio", "binary_kl", "tv")
+
+
+def forbidden_correction(level: str, mode: str, gating: str, threshold: tuple[float, float]) -> str | None:
+    """Why this importance-sampling correction cannot be used, as one line that says what to change; None if it can.
+
+    `threshold` is (low, high); low is -inf where only an upper bound is given. At level `off` the rest has no effect.
+    """
+    problem = _forbidden_combination(level, mode, gating)
+    if problem or level == "off":
+        return problem
+    return _forbidden_threshold(gating, threshold)
+
+
+def _forbidden_combination(level: str, mode: str, gating: str) -> str | None:
+    for kind, value, known in (("level", level, LEVELS), ("mode", mode, MODES), ("gating", gating, GATINGS)):
+        if value not in known:
+            return f"unknown IS correction {kind} '{value}': use one of {', '.join(known)}"
+    if level == "off":
+        return None
+    if mode != "mask" and level != "token":
+        return f"IS correction mode '{mode}' acts on single tokens: use level 'token', or mode 'mask' at level '{level}'"
+    if mode != "mask" and gating != "ratio":
+        return f"IS correction mode '{mode}' bounds the ratio itself: use gating 'ratio', or mode 'mask' with '{gating}'"
+    if level == "geo" and gating != "ratio":
+        return f"IS correction gating '{gating}' has no geometric mean: use level 'token' or 'seq', or gating 'ratio'"
+    return None
+
+
+def _forbidden_threshold(gating: str, threshold: tuple[float, float]) -> str | None:
+    low, high = threshold
+    if math.isnan(low) or math.isnan(high):
+        return f"IS correction threshold {low} {high} is not a number: give low and high, or one upper bound"
+    if high <= 0:
+        return f"IS correction threshold {high} would refuse everything: give an upper bound above 0"
+    # A divergence is never below 0, so low = 0 means the same as no lower bound.
+    if gating != "ratio" and low > 0:
+        return f"IS correction gating '{gating}' refuses large divergences only: give one upper bound, not {low} {high}"
+    if low >= high:
+        return f"IS correction threshold {low} {high} is empty: low must be below high"
+    return None

@@ -1,0 +1,107 @@
+"""The formulas a second time: float64, one token at a time, written from the definitions and not from engine.algo."""
+
+import math
+
+import torch
+
+
+def tokens_of(mask):
+    return [(s, t) for s, row in enumerate(mask) for t, on in enumerate(row) if on]
+
+
+def zeros_like(mask):
+    return [[0.0] * len(row) for row in mask]
+
+
+def grpo(rewards, groups, rollout_of, mask):
+    advantages = zeros_like(mask)
+    for s, t in tokens_of(mask):
+        mine = rewards[rollout_of[s]]
+        if not math.isfinite(mine):
+            continue
+        peers = [r for r, g in zip(rewards, groups) if g == groups[rollout_of[s]] and math.isfinite(r)]
+        if len(peers) < 2 or min(peers) == max(peers):
+            continue
+        mean = math.fsum(peers) / len(peers)
+        std = math.sqrt(math.fsum((r - mean) ** 2 for r in peers) / (len(peers) - 1))
+        advantages[s][t] = (mine - mean) / (std + 1e-9)
+    return advantages
+
+
+def reinforce(rewards, rollout_of, mask, token_rewards, gamma, no_whiten):
+    returns, counted = zeros_like(mask), []
+    for s, row in enumerate(mask):
+        reward = rewards[rollout_of[s]]
+        action_tokens = [t for t, on in enumerate(row) if on]
+        if not action_tokens or not math.isfinite(reward):
+            continue
+        following = 0.0
+        for t in reversed(range(len(row))):
+            immediate = (token_rewards[s][t] if row[t] else 0.0) + (reward if t == action_tokens[-1] else 0.0)
+            following = immediate + gamma * following
+            if row[t]:
+                returns[s][t] = following
+                counted.append((s, t))
+    if no_whiten or not counted:
+        return returns
+    mean = math.fsum(returns[s][t] for s, t in counted) / len(counted)
+    variance = math.fsum((returns[s][t] - mean) ** 2 for s, t in counted) / len(counted)
+    for s, t in counted:
+        returns[s][t] = (returns[s][t] - mean) / math.sqrt(max(variance, 1e-8))
+    return returns
+
+
+def statistic(old, mu, level, gating):
+    """Per-token statistics of one segment, given the log-probs of its sampled tokens alone."""
+    if gating == "ratio":
+        logs = [min(max(o - m, -30), 30) for o, m in zip(old, mu)]
+        if level == "token":
+            return [math.exp(x) for x in logs]
+        total = sum(logs)
+        return [math.exp(min(max(total, -30), 30)) if level == "seq" else math.exp(total / len(logs))] * len(logs)
+    values = []
+    for o, m in zip(old, mu):
+        if gating == "tv":
+            values.append(abs(math.exp(m) - math.exp(o)))
+        else:
+            p, q = (min(max(math.exp(x), 1e-6), 1 - 1e-6) for x in (m, o))
+            values.append(max(p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)), 0))
+    return values if level == "token" else [sum(values) / len(values)] * len(values)
+
+
+def weights(old, mu, mask, level, mode, gating, low, high):
+    out = zeros_like(mask)
+    for s, row in enumerate(mask):
+        on = [t for t, flag in enumerate(row) if flag]
+        if not on:
+            continue
+        ratios = statistic([old[s][t] for t in on], [mu[s][t] for t in on], "token", "ratio")
+        if level == "off":
+            stats = ratios = [1.0] * len(on)
+        else:
+            stats = statistic([old[s][t] for t in on], [mu[s][t] for t in on], level, gating)
+        for t, ratio, stat in zip(on, ratios, stats):
+            if level == "off":
+                out[s][t] = 1.0
+            elif mode == "mask":
+                out[s][t] = ratio if low <= stat <= high else 0.0
+            else:
+                out[s][t] = min(max(stat, low), high) if mode == "clip" else min(stat, high)
+    return out
+
+
+def objective(logprobs, old, advantages, mask, entropy, weight, settings, tokens):
+    """The loss as one torch scalar; `logprobs` and `entropy` are tensors with gradient, the rest are lists."""
+    total = torch.zeros((), dtype=torch.float64)
+    for s, t in tokens_of(mask):
+        advantage = advantages[s][t]
+        log_ratio = logprobs[s, t] - (logprobs[s, t].detach() if old is None else old[s][t])
+        ratio = torch.exp(torch.clamp(log_ratio, -30, 30))
+        low, high = 1 - settings.clip_low, 1 + settings.clip_high
+        gain, bounded = ratio * advantage, min(max(ratio.item(), low), high) * advantage
+        if bounded < gain.item():
+            gain = gain * 0 + bounded
+        if settings.dual_clip is not None and advantage < 0 and gain.item() < settings.dual_clip * advantage:
+            gain = gain * 0 + settings.dual_clip * advantage
+        total = total - weight[s][t] * gain - (settings.entropy_coef or 0) * entropy[s, t]
+    return total / max(tokens, 1)

@@ -1,0 +1,75 @@
+import math
+import subprocess
+import sys
+from itertools import product
+from typing import get_args
+
+import pytest
+from test_correction import ALLOWED
+
+from engine.algo import names
+from engine.algo.advantage import ESTIMATORS
+from engine.algo.correction import DIVERGENCES
+from engine.algo.loss import AGGREGATIONS, POLICY_LOSSES
+from engine.config import ActorConfig, AdvantageConfig
+
+
+def test_names_equal_the_registries():
+    assert set(names.ESTIMATOR_NAMES) == set(ESTIMATORS)
+    assert set(names.GROUP_ESTIMATORS) == {name for name, estimator in ESTIMATORS.items() if estimator.uses_groups}
+    assert set(names.LOSS_MODES) == set(POLICY_LOSSES)
+    assert set(names.AGGREGATIONS) == set(AGGREGATIONS)
+    assert set(names.GATINGS) == {"ratio", *DIVERGENCES}
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "known"),
+    [
+        (AdvantageConfig, "estimator", names.ESTIMATOR_NAMES),
+        (AdvantageConfig, "is_correction_level", names.LEVELS),
+        (AdvantageConfig, "is_correction_mode", names.MODES),
+        (AdvantageConfig, "is_correction_gating", names.GATINGS),
+        (ActorConfig, "loss_mode", names.LOSS_MODES),
+        (ActorConfig, "loss_agg_mode", names.AGGREGATIONS),
+    ],
+)
+def test_the_config_offers_exactly_these_names(section, field, known):
+    assert set(get_args(section.model_fields[field].annotation)) == set(known)
+
+
+def test_names_do_not_import_torch():
+    check = "import engine.algo.names, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("combination", list(product(names.LEVELS, names.MODES, names.GATINGS)), ids="-".join)
+def test_exactly_the_defined_combinations_are_allowed(combination):
+    problem = names.forbidden_correction(*combination, (-math.inf, 5.0))
+    assert (problem is None) == (combination[0] == "off" or combination in ALLOWED)
+    assert problem is None or "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("gating", "threshold", "message"),
+    [
+        ("ratio", (0.5, 5.0), None),
+        ("ratio", (-math.inf, 5.0), None),
+        ("ratio", (5.0, 0.5), "low must be below high"),
+        ("ratio", (1.0, 1.0), "low must be below high"),
+        ("ratio", (-math.inf, 0.0), "above 0"),
+        ("ratio", (math.nan, 1.0), "not a number"),
+        ("binary_kl", (-math.inf, 0.005), None),
+        ("binary_kl", (0.0, 0.005), None),
+        ("binary_kl", (0.5, 5.0), "one upper bound"),
+        ("tv", (0.1, 0.2), "one upper bound"),
+    ],
+)
+def test_thresholds(gating, threshold, message):
+    problem = names.forbidden_correction("token", "mask", gating, threshold)
+    assert problem is None if message is None else message in problem
+
+
+def test_unknown_names_and_level_off():
+    assert "use one of off, token" in names.forbidden_correction("word", "mask", "ratio", (0.5, 5.0))
+    assert "use one of mask" in names.forbidden_correction("off", "cut", "ratio", (0.5, 5.0))
+    assert names.forbidden_correction("off", "mask", "ratio", (5.0, 0.5)) is None

@@ -68,6 +68,15 @@ def test_weights_by_hand(rule, expected):
     assert torch.equal(result.masked_ST[MASK], torch.tensor([weight == 0 for weight in expected]))
 
 
+def test_a_segment_product_is_clamped_like_a_token_ratio():
+    # Logs -20 and -20: the sum is clamped to -30, exp(-30) = 9.4e-14, and the tokens keep exp(-20) each.
+    logprobs = double([[-20.0, -20.0]])
+    rule = CorrectionRule("seq", "mask", "ratio", 5e-14, 1.0)
+    result = importance_weights(logprobs, torch.zeros_like(logprobs), torch.ones(1, 2).bool(), rule)
+    assert_close(result.weights_ST, [[math.exp(-20)] * 2], 1e-12)
+    assert not result.masked_ST.any()
+
+
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @quick
 @given(batch=batches())

@@ -18,9 +18,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """Base of every section: unknown keys and wrong types are errors."""
+    """Base of every section: unknown keys, wrong types, NaN and infinities are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:

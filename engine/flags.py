@@ -1,0 +1,304 @@
+"""Dotted flags and TOML to the Config tree and back. Every problem is collected; nothing here raises for bad input."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from engine.config import LIVE_KNOBS, Config
+
+Overrides = dict[str, list[str]]
+Kind = Literal["bool", "int", "float", "str"]
+BOOL_WORDS = ("false", "true", "")  # a bare flag means true
+NOUNS = {"int": ("an integer", "integers"), "float": ("a number", "numbers"), "str": ("text", "texts")}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with one flag (or key of a recipe) and what to change; `flag` is empty when none is to blame."""
+
+    flag: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"--{self.flag}: {self.message}" if self.flag else self.message
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """One flag: what the command line, the launch form and the docs need to know.
+
+    `type` is the readable form ("an integer >= 1 or none"). `length` is None for a single value, 0 for a list of any
+    length, else the exact number of values.
+    """
+
+    path: str
+    kind: Kind
+    type: str
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+    live: bool
+    optional: bool
+    length: int | None
+
+
+def flag_table() -> tuple[FieldInfo, ...]:
+    """Every flag, in the order of the tree."""
+    return tuple(_table().values())
+
+
+@cache
+def _table() -> dict[str, FieldInfo]:
+    return {info.path: info for info in _describe(Config(), "")}
+
+
+def _describe(section: BaseModel, prefix: str) -> Iterator[FieldInfo]:
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _describe(value, f"{prefix}{name}.")
+            continue
+        base, bounds, optional = _unwrap(field.annotation, list(field.metadata))
+        length = None
+        if get_origin(base) is tuple:
+            items = get_args(base)
+            length = 0 if items[-1] is Ellipsis else len(items)
+            base = items[0]
+        choices = tuple(map(str, get_args(base))) if get_origin(base) is Literal else ()
+        kind: Kind = "str" if choices else base.__name__
+        text = _type_text(kind, choices, bounds, length) + (" or none" if optional else "")
+        path = prefix + name
+        yield FieldInfo(path, kind, text, choices, value, field.description or "", path in LIVE_KNOBS, optional, length)
+
+
+def _unwrap(annotation: Any, bounds: list[Any]) -> tuple[Any, list[Any], bool]:
+    """Strip Annotated and `| None`: (plain type, bounds found on the way, whether None is allowed)."""
+    if get_origin(annotation) is Annotated:
+        base, *extra = get_args(annotation)
+        for item in extra:
+            bounds += getattr(item, "metadata", [item])
+        return _unwrap(base, bounds)
+    if get_origin(annotation) in (Union, types.UnionType):
+        (base,) = (item for item in get_args(annotation) if item is not type(None))
+        return (*_unwrap(base, bounds)[:2], True)
+    return annotation, bounds, False
+
+
+def _type_text(kind: Kind, choices: tuple[str, ...], bounds: Iterable[Any], length: int | None) -> str:
+    if choices:
+        return "one of " + ", ".join(choices)
+    if kind == "bool":
+        return "true or false"
+    one, many = NOUNS[kind]
+    limit = {key: getattr(b, key) for b in bounds for key in ("ge", "gt", "le") if getattr(b, key, None) is not None}
+    text = one if length is None else f"a list of {many}" if length == 0 else f"{length} {many}"
+    if "ge" in limit and "le" in limit:
+        return f"{text} from {limit['ge']} to {limit['le']}"
+    signs = (("ge", ">="), ("gt", ">"), ("le", "<="))
+    return text + "".join(f" {sign} {limit[key]}" for key, sign in signs if key in limit)
+
+
+def parse_overrides(argv: Iterable[str]) -> tuple[Overrides, list[Problem]]:
+    """Split `--a.b 1 2 --a.c=3 --a.d` into {path: words}. A repeated flag adds to a list of texts, else replaces."""
+    overrides: Overrides = {}
+    problems: list[Problem] = []
+    words: list[str] | None = None
+    for word in argv:
+        if not word.startswith("--"):
+            if words is None:
+                problems.append(Problem("", f"unexpected '{word}': settings are given as --section.name value"))
+            else:
+                words.append(word)
+            continue
+        path, equals, value = word[2:].partition("=")
+        info = _table().get(path)
+        adds = info is not None and info.kind == "str" and info.length == 0
+        words = overrides.setdefault(path, []) if adds else overrides.__setitem__(path, []) or overrides[path]
+        if equals:
+            words.append(value)
+    return overrides, problems
+
+
+def resolve(recipe: Mapping[str, Any], overrides: Overrides) -> tuple[Config, list[Problem]]:
+    """Merge a recipe's TOML and the overrides over the defaults.
+
+    Returns the tree without the values that are wrong, and every problem; use the tree only when there is none.
+    """
+    values: dict[str, Any] = {}
+    problems = [_unknown(path, "key in the recipe") for path, value in _leaves(recipe, "") if path not in _table()]
+    values.update((path, value) for path, value in _leaves(recipe, "") if path in _table())
+    for path, words in overrides.items():
+        info = _table().get(path)
+        if info is None:
+            problems.append(_unknown(path, "flag"))
+            continue
+        try:
+            values[path] = _convert(info, words)
+        except ValueError:
+            values.pop(path, None)
+            problems.append(_wrong(info, " ".join(words) or None))
+    config, wrong = _build(values)
+    return config, problems + wrong
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of a TOML document; arrays become tuples, as the tree wants them."""
+    for name, value in table.items():
+        path = prefix + name
+        if isinstance(value, Mapping) and path not in _table():
+            yield from _leaves(value, path + ".")
+        else:
+            yield path, tuple(value) if isinstance(value, list) else value
+
+
+def _convert(info: FieldInfo, words: list[str]) -> Any:
+    """The typed value of a flag's words; ValueError when they do not fit or are not Unicode."""
+    "".join(words).encode()
+    if info.optional and words == ["none"]:
+        return None
+    if info.kind == "bool":
+        return BOOL_WORDS.index(" ".join(words).lower()) > 0
+    read = {"int": int, "float": float, "str": str}[info.kind]
+    if info.length is None:
+        (word,) = words
+        return read(word)
+    if not words:
+        raise ValueError("no value")
+    return tuple(read(part.strip()) for word in words for part in word.split(",") if part.strip())
+
+
+def _build(values: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
+    """Validate {path: value}; wrong values are reported and left out."""
+    nested: dict[str, Any] = {}
+    for path, value in values.items():
+        *sections, name = path.split(".")
+        node = nested
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[name] = value
+    try:
+        return Config.model_validate(nested, strict=True), []
+    except ValidationError as error:
+        bad = {_field_of(item["loc"]) for item in error.errors(include_url=False)}
+    config, _ = _build({path: value for path, value in values.items() if path not in bad})
+    return config, [_wrong(_table()[path], values[path]) for path in sorted(bad)]
+
+
+def _field_of(location: tuple[Any, ...]) -> str:
+    """The flag that an error belongs to; the location may go on into a list or a union."""
+    while ".".join(map(str, location)) not in _table():
+        location = location[:-1]
+    return ".".join(location)
+
+
+def _wrong(info: FieldInfo, value: Any) -> Problem:
+    near = _close(str(value), info.choices) if info.choices else []
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return Problem(info.path, f"expects {info.type}, got {_shown(value)}{hint}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (bool, int, float, tuple)):
+        return str(list(value) if isinstance(value, tuple) else value)
+    return "nothing" if value is None else "a table" if isinstance(value, Mapping) else repr(value)
+
+
+def _unknown(path: str, what: str) -> Problem:
+    inside = [known for known in _table() if known.startswith(path + ".")]
+    if inside:
+        return Problem(path, f"is a section, not a value; its settings are {', '.join(inside[:3])}, ...")
+    near = suggest(path, tuple(_table()))
+    return Problem(path, f"unknown {what}" + (f"; did you mean {' or '.join(near)}?" if near else "; `flags` lists all"))
+
+
+def suggest(path: str, known: Iterable[str]) -> list[str]:
+    """At most three of the known dotted names that `path` may have meant: same last part first, then similar ones."""
+    known = list(known)
+    path = path.replace("-", "_")
+    leaf = path.rsplit(".", 1)[-1]
+    same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
+    alike = _close(path, known)
+    leaves = [name.rsplit(".", 1)[-1] for name in known]
+    near = set(_close(leaf, leaves)) | {name for name in leaves if len(leaf) > 3 and name.startswith(leaf)}
+    found = [*same, *alike, *(name for name, end in zip(known, leaves) if end in near)]
+    return list(dict.fromkeys(found))[:3]
+
+
+def _close(word: str, known: Iterable[str]) -> list[str]:
+    from difflib import get_close_matches  # only a wrong flag needs it
+
+    return get_close_matches(word, list(known), n=3, cutoff=0.75)
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """A TOML file as a dict; syntax errors are reported with their line."""
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text("utf-8")), []
+    except OSError as error:
+        return {}, [Problem("", f"{path}: cannot be read ({error.strerror})")]
+    except UnicodeDecodeError:
+        return {}, [Problem("", f"{path}: is not UTF-8 text")]
+    except tomllib.TOMLDecodeError as error:
+        return {}, [Problem("", f"{path}: {error}")]
+
+
+def load_run_toml(path: Path) -> Config:
+    """The configuration of an existing run; ValueError (one line) when the file is damaged."""
+    raw, problems = read_toml(path)
+    config, more = resolve(raw, {})
+    if problems or more:
+        raise ValueError(f"{path}: " + "; ".join(map(str, problems + more)))
+    return config
+
+
+def flatten(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of every field, in the order of the tree."""
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def changed_fields(config: Config) -> dict[str, Any]:
+    """Path -> value of every field that differs from the default."""
+    default = dict(flatten(Config()))
+    return {path: value for path, value in flatten(config) if value != default[path]}
+
+
+def to_toml(config: Config) -> str:
+    """The whole tree as TOML; fields that are None are left out."""
+    return "\n".join(_tables(config, "")).lstrip("\n") + "\n"
+
+
+def _tables(model: BaseModel, path: str) -> Iterator[str]:
+    fields = {name: getattr(model, name) for name in type(model).model_fields}
+    plain = {k: v for k, v in fields.items() if not isinstance(v, BaseModel) and v is not None}
+    if plain:
+        yield f"\n[{path}]"
+        yield from (f"{name} = {_toml_value(value)}" for name, value in plain.items())
+    for name, value in fields.items():
+        if isinstance(value, BaseModel):
+            yield from _tables(value, f"{path}.{name}" if path else name)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        # JSON strings are TOML strings but for DEL, which TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return "[" + ", ".join(_toml_value(item) for item in value) + "]"

@@ -1,0 +1,120 @@
+"""Recipes: TOML files, shipped in the `recipes` package or given by path, and what becomes of one with overrides."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import Config
+from engine.flags import Overrides, Problem, parse_overrides, read_toml, resolve, suggest
+from engine.validate import GENERATED, validate
+
+# Settings that name files: relative ones are meant from the recipe's folder, on the command line from the working directory.
+FILE_SETTINGS = ("train.agent_path", "data.prompt_dataset", "eval.dataset", "actor.model_name_or_path", "ckpt.path")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe file. `raw` is its TOML with file names made absolute; `problems` tell why it could not be read."""
+
+    name: str
+    path: Path
+    raw: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+    def about(self, field: str) -> str:
+        """A line of its [recipe] table: title, task, model or hardware."""
+        table = self.raw.get("recipe")
+        return str(table.get(field, "")) if isinstance(table, Mapping) else ""
+
+
+def shipped_folder() -> Path | None:
+    """Where the recipes of this installation lie; None when there are none."""
+    spec = importlib.util.find_spec("recipes")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    return Path(places[0]) if places else None
+
+
+def shipped_names() -> dict[str, Path]:
+    """Name -> file. recipes/demo.toml is `demo`; recipes/<task>/x.toml is `x`, and `<task>/x` where two tasks have one."""
+    folder = shipped_folder()
+    files = sorted(folder.rglob("*.toml")) if folder else []
+    stems = [file.stem for file in files]
+    full = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+    return {stem if stems.count(stem) == 1 else long: file for stem, long, file in zip(stems, full, files)}
+
+
+def list_recipes() -> list[Recipe]:
+    return [_read(name, path) for name, path in shipped_names().items()]
+
+
+def find_recipe(name: str) -> tuple[Recipe | None, list[Problem]]:
+    """A shipped recipe by name, or a TOML file by path; the problems say why there is none."""
+    shipped = shipped_names()
+    folder = shipped_folder()
+    for candidate in (shipped.get(name), folder / f"{name}.toml" if folder else None, Path(name).expanduser()):
+        if candidate is not None and candidate.is_file():
+            recipe = _read(name, candidate.resolve())
+            return recipe, list(recipe.problems)
+    if name.endswith(".toml") or "/" in name:
+        return None, [Problem("", f"recipe {name}: there is no such file")]
+    near = suggest(name, shipped)
+    hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(shipped) or 'none installed'}"
+    return None, [Problem("", f"unknown recipe '{name}'{hint}")]
+
+
+def load(name: str, argv: Iterable[str]) -> tuple[Recipe | None, Config | None, list[Problem]]:
+    """Find a recipe, apply dotted flags, validate. The Config is there only when there is no problem."""
+    overrides, problems = parse_overrides(argv)
+    recipe, more = find_recipe(name)
+    problems += more
+    config, wrong = resolve(recipe.raw if recipe else {}, anchored_overrides(overrides, Path.cwd()))
+    problems += wrong
+    if recipe is not None and not recipe.problems:
+        # A value that could not be read is its default in `config`: only the first complaint about a flag counts.
+        blamed = {problem.flag for problem in problems}
+        problems += [problem for problem in validate(config) if problem.flag not in blamed]
+    return recipe, None if problems else config, problems
+
+
+def check_shipped() -> Iterator[tuple[str, list[Problem]]]:
+    """(name, problems) of every shipped recipe."""
+    for name in shipped_names():
+        yield name, load(name, [])[2]
+
+
+def _read(name: str, path: Path) -> Recipe:
+    raw, problems = read_toml(path)
+    return Recipe(name, path, _anchored_table(raw, path.parent, ""), tuple(problems))
+
+
+def _anchored_table(table: Mapping[str, Any], folder: Path, prefix: str) -> dict[str, Any]:
+    anchored: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            value = _anchored_table(value, folder, f"{prefix}{key}.")
+        elif prefix + key in FILE_SETTINGS:
+            value = [_anchored(v, prefix + key, folder) for v in value] if isinstance(value, list) else _anchored(
+                value, prefix + key, folder)  # fmt: skip
+        anchored[key] = value
+    return anchored
+
+
+def anchored_overrides(overrides: Overrides, folder: Path) -> Overrides:
+    """The same flags with file names made absolute."""
+    files = {path: words for path, words in overrides.items() if path in FILE_SETTINGS}
+    split = {path: [part for word in words for part in word.split(",")] for path, words in files.items()}
+    return {**overrides, **{path: [_anchored(word, path, folder) for word in words] for path, words in split.items()}}
+
+
+def _anchored(value: Any, path: str, folder: Path) -> Any:
+    """An absolute file name; names that are no files (generated data, hub and built-in models) stay as they are."""
+    if not isinstance(value, str) or not value or value.startswith(GENERATED):
+        return value
+    here = folder / Path(value).expanduser()
+    if path == "actor.model_name_or_path":
+        return str(here) if here.is_dir() else value
+    return value if path == "ckpt.path" and value == "none" else str(here)

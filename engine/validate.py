@@ -1,0 +1,272 @@
+"""Rules that a configuration must keep beyond its types. Each rule yields problems with the reason and what to change.
+
+Free of torch. Files are looked at (agent module, datasets, model directory), nothing is imported or executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from engine.algo.names import GROUP_ESTIMATORS, forbidden_correction
+from engine.config import Config
+from engine.flags import Problem, suggest
+
+Rule = Callable[[Config], Iterator[Problem]]
+RULES: list[Rule] = []
+TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
+GENERATED = "reasoning-gym:"
+DATASET_SUFFIXES = (".jsonl", ".parquet")
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def validate(config: Config) -> list[Problem]:
+    """Every broken rule; empty when the configuration can run. Relative paths are taken from the working directory."""
+    return [problem for rule in RULES for problem in rule(config)]
+
+
+def rule(check: Rule) -> Rule:
+    RULES.append(check)
+    return check
+
+
+@rule
+def model_is_given(config: Config) -> Iterator[Problem]:
+    flag, name = "actor.model_name_or_path", config.actor.model_name_or_path
+    if not name:
+        yield Problem(flag, f"no model is set; give a model directory, a hub name, or {' or '.join(TINY_MODELS)}")
+    elif name.startswith("tiny:") and name not in TINY_MODELS:
+        yield Problem(flag, f"there is no built-in model '{name}'; there are {' and '.join(TINY_MODELS)}")
+    elif name.startswith(("/", ".", "~")) and not (Path(name).expanduser() / "config.json").is_file():
+        yield Problem(flag, f"{name} is not a model directory (it has no config.json)")
+
+
+@rule
+def prompts_are_given(config: Config) -> Iterator[Problem]:
+    if not config.data.prompt_dataset:
+        yield Problem("data.prompt_dataset", "no prompts are set; give a JSONL or Parquet file, a dataset directory or "
+                      f"{GENERATED}NAME")  # fmt: skip
+
+
+@rule
+def datasets_exist(config: Config) -> Iterator[Problem]:
+    for flag, names in (("data.prompt_dataset", config.data.prompt_dataset), ("eval.dataset", config.eval.dataset)):
+        for name in names:
+            path = Path(name).expanduser()
+            if name.startswith(GENERATED):
+                if not name.removeprefix(GENERATED).partition("?")[0]:
+                    yield Problem(flag, f"'{name}' names no task; write {GENERATED}NAME, for example {GENERATED}chain_sum")
+            elif not path.exists():
+                yield Problem(flag, f"{name} does not exist")
+            elif path.is_file() and path.suffix not in DATASET_SUFFIXES:
+                yield Problem(flag, f"{name} is neither {' nor '.join(DATASET_SUFFIXES)} nor a dataset directory")
+
+
+@rule
+def mixing_weights_fit(config: Config) -> Iterator[Problem]:
+    weights, flag = config.data.prompt_probs, "data.prompt_probs"
+    if not weights:
+        return
+    if len(weights) != len(config.data.prompt_dataset):
+        yield Problem(flag, f"{len(weights)} weights for {len(config.data.prompt_dataset)} datasets; give one per dataset")
+    if min(weights) <= 0:
+        yield Problem(flag, "every weight must be above 0; leave a dataset out instead")
+
+
+@rule
+def agent_exports_a_runner(config: Config) -> Iterator[Problem]:
+    flag, name = "train.agent_path", config.train.agent_path
+    if not name:
+        yield Problem(flag, "no agent is set; give the Python file that exports AgentRunner")
+        return
+    try:
+        tree = ast.parse(Path(name).expanduser().read_bytes(), name)
+    except OSError as error:
+        yield Problem(flag, f"{name} cannot be read ({error.strerror})")
+    except (SyntaxError, ValueError) as error:
+        yield Problem(flag, f"{name} is not valid Python ({error})")
+    else:
+        if not _exported(tree) & {"AgentRunner", "*"}:
+            near = suggest("AgentRunner", [n.name for n in tree.body if isinstance(n, ast.ClassDef)])
+            hint = f" ({near[0]} is there)" if near else ""
+            yield Problem(flag, f"{name} exports no AgentRunner{hint}; add `class AgentRunner(StepEnvRunner)` to it")
+
+
+def _exported(tree: ast.Module) -> set[str]:
+    """Names bound at the top level of a module, also inside `if` and `try`; "*" for a star import."""
+    names: set[str] = set()
+    nodes: list[ast.AST] = list(tree.body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(node.name)
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        nodes += ast.iter_child_nodes(node)
+    return names
+
+
+@rule
+def group_estimators_have_groups(config: Config) -> Iterator[Problem]:
+    estimator = config.algo.advantage.estimator
+    if estimator in GROUP_ESTIMATORS and config.rollout.n_samples_per_prompt < 2:
+        yield Problem("rollout.n_samples_per_prompt", f"{estimator} compares the rollouts of one prompt; give at least 2, or "
+                      "use --algo.advantage.estimator reinforce")  # fmt: skip
+
+
+@rule
+def correction_is_possible(config: Config) -> Iterator[Problem]:
+    advantage, flag = config.algo.advantage, "algo.advantage.is_correction_threshold"
+    band = advantage.is_correction_threshold
+    if len(band) not in (1, 2):
+        yield Problem(flag, f"takes low and high, or a single upper bound, got {len(band)} values")
+        return
+    pair = (band[0], band[1]) if len(band) == 2 else (-math.inf, band[0])
+    reason = forbidden_correction(advantage.is_correction_level, advantage.is_correction_mode,
+                                  advantage.is_correction_gating, pair)  # fmt: skip
+    if reason:
+        yield Problem(flag if "threshold" in reason else "algo.advantage.is_correction_level", reason)
+
+
+@rule
+def stale_tokens_are_corrected(config: Config) -> Iterator[Problem]:
+    # At bound 0 nothing is in flight across an update, so partial rollouts need no correction there.
+    if config.algo.advantage.is_correction_level == "off" and config.train.max_staleness > 0:
+        yield Problem("algo.advantage.is_correction_level", f"train.max_staleness {config.train.max_staleness} trains on "
+                      "tokens of older versions, which needs a correction; use token, or --train.max_staleness 0")  # fmt: skip
+
+
+@rule
+def sampling_matches_the_correction(config: Config) -> Iterator[Problem]:
+    if config.rollout.top_p > 1:
+        yield Problem("rollout.top_p", f"is a probability, at most 1, got {config.rollout.top_p}")
+    if config.rollout.top_p < 1 and config.algo.advantage.is_correction_level != "off":
+        yield Problem("rollout.top_p", "below 1 the sampler's log-probs are those of a cut distribution, which the correction "
+                      "would take for a policy change; use 1, or --algo.advantage.is_correction_level off")  # fmt: skip
+
+
+@rule
+def replay_needs_experts(config: Config) -> Iterator[Problem]:
+    name = config.actor.model_name_or_path
+    if config.train.routing_replay and _is_dense(name):
+        yield Problem("train.routing_replay", f"{name} has no experts whose choice could be replayed; leave it off")
+
+
+def _is_dense(model: str) -> bool:
+    """True when the model is known to have no experts; a hub name tells nothing."""
+    if model.startswith("tiny:"):
+        return model == "tiny:qwen3"
+    try:
+        settings = json.loads((Path(model).expanduser() / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    settings = settings.get("text_config", settings)
+    return not any(settings.get(key) for key in EXPERT_KEYS)
+
+
+@rule
+def tiny_settings_fit(config: Config) -> Iterator[Problem]:
+    tiny = config.tiny
+    if tiny.top_k > tiny.num_experts:
+        yield Problem("tiny.top_k", f"{tiny.top_k} experts per token, but there are only {tiny.num_experts} (tiny.num_experts)")
+    if tiny.warmup_steps and not config.actor.model_name_or_path.startswith("tiny:"):
+        yield Problem("tiny.warmup_steps", "only a tiny: model is warmed up; use 0")
+
+
+@rule
+def batch_divides(config: Config) -> Iterator[Problem]:
+    size, whole = config.train.batch_size, config.rollouts_per_batch
+    if config.trainer_ranks > whole:
+        yield Problem("rollout.batch_size", f"a batch of {whole} rollouts cannot feed {config.trainer_ranks} trainer ranks; "
+                      "raise it or rollout.n_samples_per_prompt")  # fmt: skip
+    if size is None:
+        return
+    if whole % size:
+        yield Problem("train.batch_size", f"{size} does not divide the {whole} rollouts of a batch (rollout.batch_size x "
+                      "rollout.n_samples_per_prompt)")  # fmt: skip
+    elif size % config.rollout.n_samples_per_prompt:
+        yield Problem("train.batch_size", f"{size} splits a prompt's rollouts; use a multiple of rollout.n_samples_per_prompt "
+                      f"({config.rollout.n_samples_per_prompt})")  # fmt: skip
+    elif size < config.trainer_ranks:
+        yield Problem("train.batch_size", f"{size} rollouts cannot feed {config.trainer_ranks} trainer ranks")
+
+
+@rule
+def lengths_fit(config: Config) -> Iterator[Problem]:
+    limit = config.data.max_len
+    for flag, tokens in (("rollout.max_new_tokens", config.rollout.max_new_tokens),
+                         ("eval.max_new_tokens", config.eval.max_new_tokens)):  # fmt: skip
+        if tokens is not None and tokens >= limit:
+            yield Problem(flag, f"{tokens} leaves no room for a prompt in data.max_len {limit}")
+    if config.train.max_tokens_per_gpu < limit:
+        yield Problem("train.max_tokens_per_gpu", f"{config.train.max_tokens_per_gpu} is less than one rollout may have "
+                      f"(data.max_len {limit})")  # fmt: skip
+    budget = config.vllm.max_num_batched_tokens
+    if config.vllm.enable_chunked_prefill is False and budget is not None and budget < limit:
+        yield Problem("vllm.max_num_batched_tokens", f"{budget} is less than one prompt may have (data.max_len {limit}); "
+                      "raise it or use --vllm.enable_chunked_prefill")  # fmt: skip
+
+
+@rule
+def optimizer_is_sound(config: Config) -> Iterator[Problem]:
+    actor = config.actor
+    if actor.lr_scheduler != "constant" and config.train.max_steps is None:
+        yield Problem("train.max_steps", f"the {actor.lr_scheduler} schedule needs to know the last step; set it, or use "
+                      "--actor.lr_scheduler constant")  # fmt: skip
+    if not all(0 <= beta < 1 for beta in actor.adam.betas):
+        yield Problem("actor.adam.betas", f"both lie in [0, 1), got {actor.adam.betas}")
+    if actor.dual_clip is not None and actor.dual_clip <= 1:
+        yield Problem("actor.dual_clip", f"must be above 1, got {actor.dual_clip}")
+    if actor.entropy_coef is not None and actor.entropy_coef < 0:
+        yield Problem("actor.entropy_coef", f"a negative bonus punishes exploration, got {actor.entropy_coef}")
+
+
+@rule
+def ranges_are_ordered(config: Config) -> Iterator[Problem]:
+    low, high = config.actor.eps_clip_low_high
+    if not (0 < low < 1 and high > 0):
+        yield Problem("actor.eps_clip_low_high", f"the range is 1 - low to 1 + high: 0 < low < 1 and high > 0, got {low} {high}")
+    low, high = config.reward.clip_range
+    if low >= high:
+        yield Problem("reward.clip_range", f"low must be below high, got {low} {high}")
+    if config.trace.max_mb_per_step > config.trace.max_mb_per_run:
+        yield Problem("trace.max_mb_per_step", f"{config.trace.max_mb_per_step} is more than the whole run may write "
+                      f"(trace.max_mb_per_run {config.trace.max_mb_per_run})")  # fmt: skip
+    if config.vllm.gpu_memory_utilization == 0:
+        yield Problem("vllm.gpu_memory_utilization", "must be above 0")
+
+
+@rule
+def evaluation_has_prompts(config: Config) -> Iterator[Problem]:
+    evaluation = config.eval
+    if evaluation.dataset:
+        return
+    for name, wanted in (("steps", evaluation.steps > 0), ("eval_at_start", evaluation.eval_at_start),
+                         ("eval_at_end", evaluation.eval_at_end)):  # fmt: skip
+        if wanted:
+            yield Problem("eval.dataset", f"eval.{name} is set, but there are no held-out prompts")
+
+
+@rule
+def intervals_are_steps(config: Config) -> Iterator[Problem]:
+    for flag, steps in (("eval.steps", config.eval.steps), ("ckpt.save_steps", config.ckpt.save_steps)):
+        if steps != -1 and steps < 1:
+            yield Problem(flag, f"is a number of steps, or -1 for never, got {steps}")
+
+
+@rule
+def checkpoints_have_a_place(config: Config) -> Iterator[Problem]:
+    if config.ckpt.path is not None and Path(config.ckpt.path).expanduser().is_file():
+        yield Problem("ckpt.path", f"{config.ckpt.path} is a file; give a directory")
+
+
+@rule
+def cores_are_pinned_on_cpu(config: Config) -> Iterator[Problem]:
+    if config.placement.pin_cores and config.placement.device == "cuda":
+        yield Problem("placement.pin_cores", "splits CPU cores between sampler and trainer; leave it off with device cuda")

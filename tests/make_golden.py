@@ -106,7 +106,7 @@ def write_step(events: protocol.EventWriter, step: int, attempt: int) -> None:
 
 
 def write_checkpoint(events: protocol.EventWriter, step: int, why: str) -> None:
-    events.emit(protocol.CheckpointEvent, step=step, version=step, path=f"checkpoints/step-{step:08d}", seconds=0.4,
+    events.emit(protocol.CheckpointEvent, step=step, version=step, path=f"checkpoints/step-{step:06d}", seconds=0.4,
                 bytes=3_145_728, why=why)  # fmt: skip
 
 

@@ -1,0 +1,99 @@
+"""Metrics and events of one run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from molt_tui.errors import NotFound
+from molt_tui.services.runs import Run
+from molt_tui.store.database import Store
+from molt_tui.text import clean
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of one metric. `value` is a float (NaN and infinities included), a list or a label."""
+
+    step: int
+    attempt: int
+    t: float | None
+    value: Any
+
+
+def keys(store: Store, run: Run) -> list[str]:
+    """Names of everything that the run has reported, sorted."""
+    sql = "SELECT k.name FROM latest_rows m JOIN keys k ON k.num = m.key_num WHERE m.run_num = ? ORDER BY k.name"
+    return [row["name"] for row in store.rows(sql, (run.num,))]
+
+
+def latest(store: Store, run: Run) -> dict[str, Point]:
+    """The newest value of every metric that the run has reported."""
+    sql = (
+        "SELECT k.name, m.step, m.attempt, m.t, m.value, m.special, m.json FROM latest_rows m"
+        " JOIN keys k ON k.num = m.key_num WHERE m.run_num = ?"
+    )
+    return {row["name"]: _point(row) for row in store.rows(sql, (run.num,))}
+
+
+def series(store: Store, run: Run, key: str, *, last: int | None = None) -> list[Point]:
+    """The curve of one metric in order of step, one point a step (the newest attempt's); `last` bounds the number of points.
+
+    Empty when the run has not reported the key.
+    """
+    sql = (
+        "SELECT m.step, m.attempt, m.t, m.value, m.special, m.json FROM metric_rows m WHERE m.run_num = ? AND m.key_num ="
+        " (SELECT num FROM keys WHERE name = ?) ORDER BY m.step DESC, m.attempt DESC LIMIT ?"
+    )
+    bound = -1 if last is None else last + 64
+    while True:
+        found = store.rows(sql, (run.num, key, bound))
+        points: list[Point] = []
+        for row in found:
+            if not points or points[-1].step != row["step"]:
+                points.append(_point(row))
+        if last is None or len(points) >= last or len(found) < bound:
+            break
+        bound *= 4
+    return points[:last][::-1]
+
+
+def require_keys(store: Store, run: Run, wanted: list[str]) -> None:
+    """Raise NotFound with a suggestion for a key that the run has not reported."""
+    known = keys(store, run)
+    for key in wanted:
+        if key not in known:
+            import difflib
+
+            close = difflib.get_close_matches(key, known, 3, 0.5) or known[:3]
+            hint = f"did you mean {', '.join(clean(c) for c in close)}?" if close else "it has reported no metric yet"
+            raise NotFound(f"{clean(run.id)} has not reported {clean(key)!r}; {hint}")
+
+
+def rows_json(key: str, points: list[Point]) -> list[dict[str, Any]]:
+    """The objects that `metrics --json` promises; NaN and infinities travel as strings."""
+    from engine.wire import to_wire
+
+    return [{"key": key, "step": p.step, "attempt": p.attempt, "t": p.t, "value": to_wire(p.value)} for p in points]
+
+
+def events(store: Store, run: Run, *, kinds: tuple[str, ...] = (), last: int = 100) -> list[dict[str, Any]]:
+    """The newest events, oldest first: {attempt, stream, seq, t, kind, step, version, data}; metrics only when asked for."""
+    where = f"kind IN ({', '.join('?' * len(kinds))})" if kinds else "kind NOT IN ('metrics', 'sync')"
+    sql = (
+        f"SELECT attempt, stream, seq, t, kind, step, version, data FROM event_rows WHERE run_num = ? AND {where}"
+        " ORDER BY attempt DESC, t DESC, seq DESC LIMIT ?"
+    )
+    found = [dict(row) for row in store.rows(sql, (run.num, *kinds, last))]
+    for event in found:
+        event["data"] = json.loads(event["data"])
+    return found[::-1]
+
+
+def _point(row: Any) -> Point:
+    if row["special"] is not None:
+        value: Any = float(row["special"])
+    else:
+        value = row["value"] if row["json"] is None else json.loads(row["json"])
+    return Point(row["step"], row["attempt"], row["t"], value)

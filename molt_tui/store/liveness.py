@@ -1,0 +1,85 @@
+"""What state a run is in, from its records and from what this machine can see. Clocks of two hosts are never compared."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+FINAL_STATES = frozenset({"completed", "failed", "cancelled", "preempted", "timeout", "lost"})
+STATES = ("draft", "queued", "starting", "running", "paused", "stopping", *sorted(FINAL_STATES))
+
+BEAT_FRESH_S = 5.0  # a beat seen to change this recently proves life whatever else is seen
+BEAT_LOST_S = 90.0  # a beat on another host that stood still this long, where nothing else can be asked
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The beat counter as this reader saw it; times are of the reader's own clock, in seconds.
+
+    `changed` is None while no change has been seen, only the first value.
+    """
+
+    value: int | None
+    first_seen: float
+    changed: float | None = None
+
+
+def observe(before: Beat | None, value: int | None, now: float) -> Beat:
+    """The observation after looking once more; a value that differs in either direction is a change."""
+    if before is None or before.value is None:
+        return Beat(value, now)
+    if value is None or value == before.value:
+        return before
+    return Beat(value, now, now)
+
+
+def process_alive(host: str | None, pid: int | None, run_path: Path) -> bool | None:
+    """Whether the supervisor of this run lives; None when it is on another host or cannot be told.
+
+    A number that was given to another process is recognised by its command line.
+    """
+    if not pid or pid <= 0 or host != socket.gethostname():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's process: its command line decides
+    except OverflowError:
+        return None
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1]
+    except OSError:
+        return None
+    if state == [b"Z"]:
+        return False
+    return b"engine" in command or os.fsencode(run_path.name) in command
+
+
+def state_of(*, phase: str | None, exit_reason: str | None, alive: bool | None, beat: Beat | None, now: float) -> tuple[str, str]:
+    """(state, why) of a run; why is empty when the state needs no explanation.
+
+    `phase` is the newest attempt's, None before the first status; `exit_reason` that attempt's exit record, None without one.
+    """
+    if exit_reason is not None:
+        return ("failed" if exit_reason == "crashed" else exit_reason), ""
+    if phase is None:
+        return "draft", ""
+    if phase not in STATES:
+        phase = "running"
+    if phase in FINAL_STATES:
+        return phase, ""
+    if beat is not None and beat.changed is not None and now - beat.changed <= BEAT_FRESH_S:
+        return phase, ""
+    if alive is False:
+        return "lost", "its supervisor is gone and left no exit record"
+    still = now - (beat.changed or beat.first_seen) if beat is not None else 0.0
+    if alive is None and phase != "queued" and still > BEAT_LOST_S:
+        return "lost", f"no beat for {still:.0f} s"
+    if alive is True and still > BEAT_LOST_S:
+        return phase, f"no beat for {still:.0f} s, its supervisor still exists"
+    return phase, ""

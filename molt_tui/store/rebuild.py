@@ -1,0 +1,54 @@
+"""`molt-tui db rebuild`: the database is a cache, made again from run directories beside the old one and then swapped in."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+from molt_tui.errors import StoreError
+from molt_tui.store.database import open_store
+from molt_tui.store.home import Home
+from molt_tui.store.ingest import Report, find_runs, ingest
+
+
+def rebuild(home: Home) -> Report:
+    """Build molt.db anew; the old file stays in use until the new one is complete. Raises StoreError."""
+    home.create()
+    paths = sorted({*find_runs(home.runs_root), *_known_paths(home.database)})
+    fresh = replace(home, path=home.path / "rebuild")
+    _remove(fresh.database)
+    with open_store(fresh) as store:
+        report = ingest(store, paths)
+        store.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    try:
+        for suffix in ("-wal", "-shm", "-journal"):
+            home.database.with_name(home.database.name + suffix).unlink(missing_ok=True)
+        os.replace(fresh.database, home.database)
+        _remove(fresh.database)
+        fresh.logs.rmdir()
+        fresh.path.rmdir()
+    except OSError as error:
+        raise StoreError(f"cannot replace {home.database}: {error.strerror}") from error
+    return report
+
+
+def _known_paths(database: Path) -> list[Path]:
+    """Run directories outside runs_root that the old database knows, as far as it can still be read."""
+    try:
+        connection = sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=1.0)
+    except sqlite3.Error:
+        return []
+    try:
+        paths = [Path(row[0]) for row in connection.execute("SELECT path FROM runs")]
+    except sqlite3.Error:
+        return []
+    finally:
+        connection.close()
+    return [path for path in paths if (path / "meta.json").exists()]
+
+
+def _remove(database: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)

@@ -1,0 +1,159 @@
+"""The `runs` and `attempts` tables: what a run directory says about itself, and the state it is in."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.wire import RunDir
+from molt_tui.store import rows
+from molt_tui.store.liveness import Beat, observe, process_alive, state_of
+
+SETTLED_S = 600.0  # seconds without a change after which an ended run is only checked for changed files
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The small records of one run directory, read once. `attempts` are the numbers claimed, `exits` their exit records."""
+
+    path: Path
+    meta: dict[str, Any]
+    status: dict[str, Any]
+    attempts: tuple[int, ...]
+    exits: dict[int, dict[str, Any]]
+    newest_change: float
+
+    @property
+    def attempt(self) -> int | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def exit_reason(self) -> str | None:
+        """Reason of the newest attempt's end; None while it has no exit record."""
+        reason = self.exits.get(self.attempt or 0, {}).get("reason")
+        return rows.string(reason)
+
+    @property
+    def phase(self) -> str | None:
+        """Phase of the newest attempt; "starting" while the status is still that of an older one."""
+        if not self.status:
+            return "starting" if self.attempts else None
+        older = (rows.integer(self.status.get("attempt")) or 0) < (self.attempt or 0)
+        return "starting" if older else rows.string(self.status.get("phase"))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """One JSON object; None when the file is missing, torn or something else."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_snapshot(run: RunDir) -> Snapshot | None:
+    """The run's records; None without a readable meta.json."""
+    meta = read_json(run.meta)
+    if meta is None:
+        return None
+    status = read_json(run.status) or {}
+    attempts = tuple(n for n in run.attempt_numbers() if n < 1 << 31)
+    exits = {n: record for n in attempts if (record := read_json(run.attempt(n) / "exit.json")) is not None}
+    times = [_modified(run.status), _modified(run.notes), *(_modified(run.attempt(n) / "exit.json") for n in attempts[-1:])]
+    return Snapshot(run.path, meta, status, attempts, exits, max(times))
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def signature(run: RunDir) -> str:
+    """Changes when a run that ended is touched again: a new attempt, status, note or recorded rollout."""
+    parts = []
+    for path in (run.meta, run.status, run.notes, run.attempts, run.rollouts):
+        try:
+            found = os.stat(path)
+        except OSError:
+            parts.append("-")
+        else:
+            parts.append(f"{found.st_mtime_ns}.{found.st_size}")
+    return " ".join(parts)
+
+
+def store_snapshot(connection: sqlite3.Connection, snapshot: Snapshot, now: float) -> int:
+    """Insert or update the run, its attempts and the observation of its beat; returns the run's number."""
+    run_id = rows.string(snapshot.path.name)
+    found = connection.execute("SELECT num FROM runs WHERE id = ?", (run_id,)).fetchone()
+    num = found["num"] if found else None
+    status, attempt = snapshot.status, snapshot.attempt
+    beat = _store_beat(connection, num, rows.integer(status.get("beat")), now)
+    host, pid = rows.string(status.get("host")), rows.integer(status.get("pid"))
+    alive = None if snapshot.phase == "starting" and not status else process_alive(host, pid, snapshot.path)
+    state, why = state_of(phase=snapshot.phase, exit_reason=snapshot.exit_reason, alive=alive, beat=beat, now=now)
+    record = {**_meta_columns(snapshot), **_status_columns(snapshot), "id": run_id, "state": state,
+              "supervisor_host": host, "supervisor_pid": pid, "attempt": attempt, "attempts": len(snapshot.attempts)}  # fmt: skip
+    if why:
+        record["detail"] = why
+    names = ", ".join(f'"{name}"' for name in record)
+    updates = ", ".join(f'"{name}" = excluded."{name}"' for name in record if name != "id")
+    marks = ", ".join("?" * len(record))
+    num = connection.execute(
+        f"INSERT INTO runs ({names}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {updates} RETURNING num",
+        tuple(record.values()),
+    ).fetchone()["num"]
+    connection.execute(
+        "INSERT INTO observations (run_num, beat, seen, changed) VALUES (?, ?, ?, ?) ON CONFLICT (run_num) DO UPDATE SET"
+        " beat = excluded.beat, seen = excluded.seen, changed = excluded.changed",
+        (num, beat.value, beat.first_seen, beat.changed),
+    )
+    connection.executemany("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                           [_attempt_row(num, n, snapshot.exits.get(n, {})) for n in snapshot.attempts])  # fmt: skip
+    return num
+
+
+def _store_beat(connection: sqlite3.Connection, num: int | None, value: int | None, now: float) -> Beat:
+    row = None
+    if num is not None:
+        row = connection.execute("SELECT beat, seen, changed FROM observations WHERE run_num = ?", (num,)).fetchone()
+    before = Beat(row["beat"], row["seen"], row["changed"]) if row else None
+    return observe(before, value, now)
+
+
+def _meta_columns(snapshot: Snapshot) -> dict[str, Any]:
+    meta = snapshot.meta
+    text = {k: rows.string(meta.get(k)) for k in ("group", "parent", "recipe", "user", "host", "commit")}
+    tags = meta.get("tags")
+    return {
+        **text, "path": rows.string(str(snapshot.path)), "name": rows.string(meta.get("name")) or snapshot.path.name,
+        "cluster": rows.string(meta.get("cluster")) or "local", "created": rows.number(meta.get("created")),
+        "command": rows.dump(meta.get("command")) if isinstance(meta.get("command"), list) else None,
+        "own_tags": rows.dump([str(t) for t in tags] if isinstance(tags, list) else []),
+    }  # fmt: skip
+
+
+def _status_columns(snapshot: Snapshot) -> dict[str, Any]:
+    """Columns that follow the newest status; `updated` is the newest time that the run's own writers gave."""
+    status, last = snapshot.status, snapshot.exits.get(snapshot.attempt or 0, {})
+    times = [rows.number(r.get("t")) for r in (status, *snapshot.exits.values())] + [rows.number(snapshot.meta.get("created"))]
+    numbers = {k: rows.integer(status.get(k)) for k in ("step", "version", "max_steps", "last_checkpoint", "beat")}
+    if numbers["step"] is None:
+        numbers["step"] = rows.integer(last.get("step"))
+    return {
+        **numbers, "phase": rows.string(status.get("phase")), "updated": max((t for t in times if t is not None), default=None),
+        "detail": rows.string(last.get("detail")) or rows.string(status.get("detail")) or "",
+        "job_id": rows.string(status.get("job_id")), "last_error": rows.string(status.get("last_error")),
+    }  # fmt: skip
+
+
+def _attempt_row(num: int, attempt: int, record: dict[str, Any]) -> tuple:
+    resumable = record.get("resumable")
+    return (num, attempt, rows.string(record.get("reason")), rows.string(record.get("detail")),
+            rows.integer(record.get("code")), rows.integer(record.get("signal")), rows.integer(record.get("step")),
+            None if resumable is None else int(bool(resumable)), rows.number(record.get("t")))  # fmt: skip

@@ -1,0 +1,37 @@
+"""Text from a run is data: everything a terminal would interpret is shown as a visible escape."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = r"\x00-\x1f\x7f-\x9f"  # C0, DEL, C1; ESC and CSI are among them
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_INVISIBLE = "\u00ad\u180e\u200b-\u200d\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+_UNSAFE = re.compile(f"[{_CONTROL}{_BIDI}{_INVISIBLE}\ud800-\udfff]")
+_UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    if character in _NAMED:
+        return _NAMED[character]
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def clean(text: object, *, lines: bool = False) -> str:
+    """`text` with control characters, escape sequences, bidi controls, invisible characters and lone surrogates written
+    as visible escapes; `lines` keeps line feeds, and turns tabs into four spaces."""
+    value = text if isinstance(text, str) else str(text)
+    if lines:
+        return _UNSAFE_IN_LINES.sub(_escape, value.replace("\r\n", "\n").replace("\t", "    "))
+    return _UNSAFE.sub(_escape, value)
+
+
+def shorten(text: object, width: int) -> str:
+    """`clean(text)` in at most `width` characters, with an ellipsis where it was cut."""
+    value = clean(text)
+    return value if len(value) <= width else value[: max(width - 1, 0)] + "…"

@@ -1,0 +1,57 @@
+"""Sends groups to runner processes: the one with the fewest rollouts in flight, never a lost one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from engine.rollout.transport import FinishedGroup, GroupSpec
+
+
+class GroupRunner(Protocol):
+    """A runner process as the controller calls it."""
+
+    def run_group(self, spec: GroupSpec) -> Awaitable[FinishedGroup]: ...
+
+    def abort_group(self, group_id: str) -> Awaitable[None]: ...
+
+
+class NoRunner(RuntimeError):
+    """Every runner process is lost."""
+
+
+class RunnerDispatch:
+    """The pool's `dispatch`. `lost`: exceptions that mean the process is gone; its groups then fail and are retried."""
+
+    def __init__(self, runners: Sequence[GroupRunner], lost: tuple[type[BaseException], ...] = (ConnectionError,)) -> None:
+        self._runners, self._lost_errors = list(runners), lost
+        self._rollouts = [0] * len(self._runners)
+        self._alive = set(range(len(self._runners)))
+        self._aborts: set[asyncio.Future[None]] = set()
+
+    async def __call__(self, spec: GroupSpec) -> FinishedGroup:
+        """Run one group. Raises NoRunner, or what the runner's process raised; cancelling aborts the group there."""
+        if not self._alive:
+            raise NoRunner("every agent runner process is gone; see the run's log for the first one that ended")
+        index = min(self._alive, key=self._rollouts.__getitem__)
+        self._rollouts[index] += spec.n_samples
+        try:
+            return await self._runners[index].run_group(spec)
+        except asyncio.CancelledError:
+            # Asked for, not awaited: a cancelled caller has no time, and a lost runner would never answer.
+            abort = asyncio.ensure_future(self._runners[index].abort_group(spec.group_id))
+            self._aborts.add(abort)
+            abort.add_done_callback(self._retrieve)
+            raise
+        except self._lost_errors:
+            self._alive.discard(index)
+            raise
+        finally:
+            self._rollouts[index] -= spec.n_samples
+
+    def _retrieve(self, abort: asyncio.Future[None]) -> None:
+        """Take the outcome, so that an abort on a dead runner is not reported as an unhandled error."""
+        self._aborts.discard(abort)
+        if not abort.cancelled():
+            abort.exception()

@@ -1,0 +1,329 @@
+"""Keeps groups in flight within the staleness bound and hands finished ones to the trainer.
+
+Admission: groups in flight, finished and being trained are at most (max_staleness + 1) x groups_per_batch; a batch frees
+its places when its update is published. Finished groups leave oldest admission first. Both together give:
+- Bound 0 is strictly synchronous: nothing is admitted until the batch's update is published.
+- A finished group has fewer than (max_staleness + 1) batches of groups before it, so it is consumed at most max_staleness
+  versions after it finished: its last tokens are never over age, and no group waits forever behind quicker ones.
+- A straggler is not waited for. It may outlive several versions; its early tokens are then over age and the trainer
+  masks them. A rollout is lost to age only when all its tokens are.
+- Every prompt is in exactly one place: the stream, `returned`, in flight, finished, being trained, or done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from engine.rollout.transport import FinishedGroup, GroupSpec, Prompt, Sampling
+
+FAILURE_WINDOW_GROUPS = 64
+FAILURE_MIN_ROLLOUTS = 32  # fewer say nothing about a rate, unless the prompts end before
+
+
+class RunFailed(RuntimeError):
+    """The rollouts fail too often to go on; the message says how often and why."""
+
+
+class PromptSource(Protocol):
+    """What the pool needs of data.PromptStream."""
+
+    def next(self) -> Prompt | None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class PoolSettings:
+    """max_staleness and sampling can change while the pool runs (see their setters)."""
+
+    groups_per_batch: int
+    n_samples: int
+    max_staleness: int
+    sampling: Sampling = field(default_factory=Sampling)
+    max_failure_rate: float = 0.5
+    max_retries: int = 1
+
+
+@dataclass
+class Batch:
+    """Groups of one training step.
+
+    version   policy version that trains them; staleness of a token = version - its version
+    queue     queue/* metrics of the moment when the batch was asked for
+    lost      groups without a usable rollout since the last batch: not trained, only counted
+    """
+
+    version: int
+    groups: list[FinishedGroup]
+    queue: dict[str, float]
+    lost: list[FinishedGroup] = field(default_factory=list)
+
+
+@dataclass
+class FailureBudget:
+    """Share of useless rollouts over the last groups."""
+
+    limit: float
+    recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=FAILURE_WINDOW_GROUPS))
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=FAILURE_WINDOW_GROUPS))
+
+    def record(self, group: FinishedGroup) -> None:
+        useless = group.failed + sum(group.dropped.values())
+        self.recent.append((useless, useless + len(group.rollouts)))
+        self.reasons.extend(group.errors or group.dropped)
+
+    def verdict(self, final: bool = False) -> str | None:
+        """Why the run has to stop, or None. Few rollouts are judged only when no more will come (`final`)."""
+        useless, total = (sum(column) for column in zip(*self.recent)) if self.recent else (0, 0)
+        if not total or useless / total <= self.limit or (total < FAILURE_MIN_ROLLOUTS and not final):
+            return None
+        reason = Counter(self.reasons).most_common(1)[0][0] if self.reasons else "no reason was given"
+        return (f"{useless} of the last {total} rollouts failed, more than rollout.max_failure_rate {self.limit:g} allows; "
+                f"most often: {reason}")  # fmt: skip
+
+
+class RolloutPool:
+    """One per run, on the controller's loop. `dispatch` runs one group somewhere; what it raises costs the prompt a retry."""
+
+    def __init__(
+        self,
+        prompts: PromptSource,
+        dispatch: Callable[[GroupSpec], Awaitable[FinishedGroup]],
+        settings: PoolSettings,
+        version: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.prompts, self.settings, self.version = prompts, settings, version
+        self._dispatch, self._clock = dispatch, clock
+        self._returned: deque[Prompt] = deque()
+        self._in_flight: dict[str, tuple[GroupSpec, asyncio.Task[None]]] = {}
+        self._finished: list[tuple[int, FinishedGroup]] = []
+        self._training: list[FinishedGroup] = []
+        self._lost: list[FinishedGroup] = []
+        self._dispatch_failures: Counter[str] = Counter()
+        self._failures = FailureBudget(settings.max_failure_rate)
+        self._admitted = 0
+        self._evaluations = 0
+        self._evaluating = 0
+        self._started = self._paused = self._draining = self._exhausted = False
+        self._changed = asyncio.Event()
+        self._idle_s = 0.0
+        self._idle_since: float | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may be admitted and not yet published."""
+        return (self.settings.max_staleness + 1) * self.settings.groups_per_batch
+
+    @property
+    def live(self) -> int:
+        """Groups in flight, finished and being trained."""
+        return len(self._in_flight) + len(self._finished) + len(self._training)
+
+    def start(self) -> None:
+        """Begin to admit groups."""
+        self._started = True
+        self._update()
+
+    async def close(self) -> None:
+        """Admit nothing more and cancel what is in flight; its prompts stay part of state_dict."""
+        self._started = False
+        tasks = [task for _, task in self._in_flight.values()]
+        self._returned.extendleft(spec.prompt for spec, _ in reversed(self._in_flight.values()))
+        self._in_flight.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._mark_idle()
+
+    async def next_batch(self) -> Batch | None:
+        """The next batch, oldest admissions first; a smaller last one when the prompts run out, then None.
+
+        Raises RunFailed when too many rollouts failed, RuntimeError when the previous batch is not published yet.
+        """
+        if self._training:
+            raise RuntimeError("the previous batch must be published before the next one is taken")
+        queue = self.snapshot()
+        while not self._ready():
+            self._changed.clear()
+            await self._changed.wait()
+        size = min(self.settings.groups_per_batch, len(self._finished))
+        if not size:
+            return None
+        self._training = [heapq.heappop(self._finished)[1] for _ in range(size)]
+        lost, self._lost = self._lost, []
+        return Batch(self.version, list(self._training), queue, lost)
+
+    def _ready(self) -> bool:
+        """A batch is complete, or no further group can come. Raises RunFailed."""
+        ended = self._exhausted and not self._returned and not self._in_flight
+        verdict = self._failures.verdict(final=ended)
+        if verdict:
+            raise RunFailed(verdict)
+        return ended or len(self._finished) >= self.settings.groups_per_batch
+
+    def published(self, version: int) -> None:
+        """The last batch is trained and `version` is what the engines sample now (also when the step was skipped)."""
+        self.version = version
+        self._training = []
+        self._draining = False
+        self._update()
+
+    def set_max_staleness(self, max_staleness: int) -> None:
+        """Takes effect at once; groups already admitted above a lower bound stay."""
+        self.settings.max_staleness = max_staleness
+        self._update()
+
+    def set_sampling(self, sampling: Sampling) -> None:
+        """For groups admitted from now on."""
+        self.settings.sampling = sampling
+
+    def pause(self) -> None:
+        """Admit nothing; what is in flight goes on."""
+        self._paused = True
+        self._update()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._update()
+
+    async def drain(self) -> None:
+        """Admit nothing until `published`, and wait until nothing is in flight: no rollout then spans the update."""
+        self._draining = True
+        while self._in_flight:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _update(self) -> None:
+        """Admit what may be admitted, wake who waits, keep the idle clock."""
+        while self._open() and self.live < self.capacity:
+            prompt = self._returned.popleft() if self._returned else self.prompts.next()
+            self._exhausted = prompt is None
+            if prompt is None:
+                break
+            self._admit(prompt)
+        self._mark_idle()
+        self._changed.set()
+
+    def _open(self) -> bool:
+        return self._started and not (self._paused or self._draining) and self._failures.verdict() is None
+
+    def _admit(self, prompt: Prompt) -> None:
+        sequence = self._admitted
+        self._admitted += 1
+        spec = GroupSpec(
+            group_id=f"{prompt.prompt_id}#{sequence}",
+            prompt=prompt,
+            n_samples=self.settings.n_samples,
+            sampling=self.settings.sampling,
+            admitted_version=self.version,
+        )
+        self._in_flight[spec.group_id] = (spec, asyncio.ensure_future(self._run(sequence, spec)))
+
+    async def _run(self, sequence: int, spec: GroupSpec) -> None:
+        """One group from dispatch to the queue, or its prompt back for another try."""
+        prompt_id = spec.prompt.prompt_id
+        error: BaseException | None = None
+        try:
+            group = await self._dispatch(spec)
+        except (Exception, asyncio.CancelledError) as raised:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            error, group = raised, _failed_group(spec, raised)
+        if self._in_flight.pop(spec.group_id, None) is None:
+            return  # closed meanwhile: the prompt was returned
+        if error is not None and self._dispatch_failures[prompt_id] < self.settings.max_retries:
+            self._dispatch_failures[prompt_id] += 1
+            self._returned.append(spec.prompt)
+        else:
+            group.retried += self._dispatch_failures.pop(prompt_id, 0) * spec.n_samples
+            self._failures.record(group)
+            if group.rollouts:
+                heapq.heappush(self._finished, (sequence, group))
+            else:
+                self._lost.append(group)
+        self._update()
+
+    async def run_eval(self, prompts: list[Prompt], sampling: Sampling, n_samples: int) -> list[FinishedGroup]:
+        """Run evaluation groups beside the training ones, past admission and budget; a failed dispatch is a failed group."""
+        self._evaluations += 1
+        self._evaluating += 1
+        self._mark_idle()
+        try:
+            return await asyncio.gather(*(self._evaluate(prompt, sampling, n_samples) for prompt in prompts))
+        finally:
+            self._evaluating -= 1
+            self._mark_idle()
+
+    async def _evaluate(self, prompt: Prompt, sampling: Sampling, n_samples: int) -> FinishedGroup:
+        group_id = f"eval{self._evaluations}:{prompt.prompt_id}"
+        spec = GroupSpec(group_id, prompt, n_samples, sampling, self.version, evaluation=True)
+        try:
+            return await self._dispatch(spec)
+        except Exception as error:
+            return _failed_group(spec, error)
+
+    def snapshot(self) -> dict[str, float]:
+        """queue/* of this moment. In-flight rollouts are all rollouts of the groups in flight."""
+        return {
+            "queue/depth": len(self._finished),
+            "queue/capacity": self.capacity,
+            "queue/in_flight_groups": len(self._in_flight),
+            "queue/in_flight_rollouts": sum(spec.n_samples for spec, _ in self._in_flight.values()),
+        }
+
+    def idle_seconds(self) -> float:
+        """Seconds since the start in which nothing was in flight though the pool was not paused; take differences."""
+        self._mark_idle()
+        return self._idle_s
+
+    def _mark_idle(self) -> None:
+        now = self._clock()
+        if self._idle_since is not None:
+            self._idle_s += now - self._idle_since
+        idle = self._started and not (self._paused or self._in_flight or self._evaluating)
+        self._idle_since = now if idle else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is not trained yet: cursor, prompts to run again, finished groups (payloads as they are).
+
+        A batch that was handed out counts as trained only once it is published, so save between `published` and the
+        next `next_batch`.
+        """
+        running = [spec.prompt for spec, _ in self._in_flight.values()]
+        return {
+            "version": self.version,
+            "admitted": self._admitted,
+            "cursor": self.prompts.state_dict(),
+            "pending": running + list(self._returned),
+            "finished": self._training + [group for _, group in sorted(self._finished, key=lambda item: item[0])],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Before `start`: pending prompts run first, finished groups are consumed first, the stream goes on after them."""
+        self.version, self._admitted = state["version"], state["admitted"]
+        self.prompts.load_state_dict(state["cursor"])
+        self._returned = deque(state["pending"])
+        self._finished = list(enumerate(state["finished"]))
+
+
+def _failed_group(spec: GroupSpec, error: BaseException) -> FinishedGroup:
+    """What stands for a group whose dispatch raised."""
+    return FinishedGroup(
+        group_id=spec.group_id,
+        prompt=spec.prompt,
+        rollouts=[],
+        payload=None,
+        admitted_version=spec.admitted_version,
+        failed=spec.n_samples,
+        errors=[f"{type(error).__name__}: {error}"],
+    )

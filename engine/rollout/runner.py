@@ -1,0 +1,203 @@
+"""One agent runner process: runs the episodes of a group side by side, retries, checks and summarizes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from engine.agents.load import load_agent
+from engine.agents.runner import DropRollout, Episode
+from engine.agents.tokens import TextCodec
+from engine.records import InvariantError, Rollout, Segment, check_rollout
+from engine.rollout.transport import (
+    FinishedGroup,
+    GenerateRequest,
+    GenerateResult,
+    GroupSpec,
+    RolloutSummary,
+    SegmentSummary,
+)
+
+ROLLOUT_SEED_STRIDE = 1_009
+MAX_ERROR_CHARS = 500
+
+
+@dataclass
+class RunnerSpec:
+    """What a runner process is told at its start.
+
+    tokenizer    directory or hub name, or a tokenizer object
+    router       has awaitable generate(request) and abort(request_ids)
+    put          stores a group's records and returns what stands for them (an object reference)
+    vocab_size   rows of the model's embedding; sampled ids outside it break an invariant
+    """
+
+    agent_path: str
+    tokenizer: Any
+    router: Any
+    put: Callable[[list[Rollout]], Any]
+    max_len: int
+    apply_chat_template: bool = False
+    vocab_size: int | None = None
+    timeout_s: float = 1800.0
+    max_retries: int = 1
+
+
+@dataclass
+class _Outcome:
+    """How one of a group's rollouts ended: a record, or why there is none."""
+
+    rollout: Rollout | None = None
+    retried: int = 0
+    error: str | None = None
+    dropped: str | None = None
+
+
+@dataclass
+class RunnerStats:
+    """A snapshot of one runner process."""
+
+    groups: int
+    requests: int
+
+
+class AgentRunnerActor:
+    """Plain class; the controller wraps it into an actor. `start` before anything else."""
+
+    spec: RunnerSpec
+
+    def __init__(self) -> None:
+        self._groups: dict[str, asyncio.Task[FinishedGroup]] = {}
+        self._requests: set[str] = set()
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def start(self, spec: RunnerSpec) -> None:
+        """Load the tokenizer and the agent module. Raises AgentError naming what to change."""
+        self.spec = spec
+        tokenizer = spec.tokenizer
+        if isinstance(tokenizer, str):
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        self._codec = TextCodec(tokenizer, spec.apply_chat_template)
+        self._agent = load_agent(spec.agent_path)
+
+    async def run_group(self, spec: GroupSpec) -> FinishedGroup:
+        """Run all rollouts of one prompt. Rollouts that fail for good are counted, never raised; one that `abort_group`
+        ends counts as dropped/aborted."""
+        task = asyncio.ensure_future(self._run_group(spec))
+        self._groups[spec.group_id] = task
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            return _finish(spec, [_Outcome(dropped="aborted") for _ in range(spec.n_samples)], self.spec.put)
+        finally:
+            del self._groups[spec.group_id]
+
+    async def abort_group(self, group_id: str) -> None:
+        """Stop the group's episodes and their generations; an unknown group is ignored."""
+        task = self._groups.get(group_id)
+        if task is not None:
+            task.cancel()
+
+    async def stats(self) -> RunnerStats:
+        return RunnerStats(len(self._groups), len(self._requests))
+
+    async def _run_group(self, spec: GroupSpec) -> FinishedGroup:
+        outcomes = await asyncio.gather(*(self._run_rollout(spec, index) for index in range(spec.n_samples)))
+        return _finish(spec, outcomes, self.spec.put)
+
+    async def _run_rollout(self, spec: GroupSpec, index: int) -> _Outcome:
+        """One rollout with its retries. What cannot turn out better the next time is not tried again."""
+        outcome = _Outcome()
+        for attempt in range(self.spec.max_retries + 1):
+            outcome = await self._attempt(self._episode(spec, index, attempt))
+            outcome.retried = attempt
+            if outcome.rollout is not None or outcome.dropped:
+                break
+        return outcome
+
+    async def _attempt(self, episode: Episode) -> _Outcome:
+        limit = asyncio.timeout(self.spec.timeout_s)
+        try:
+            async with limit:
+                rollout = await self._agent.execute(episode)
+            if rollout.sampled == 0:
+                return _Outcome(dropped="empty_tokens", error="the rollout has no sampled token")
+            check_rollout(rollout, vocab_size=self.spec.vocab_size)
+            return _Outcome(rollout)
+        except DropRollout as reason:
+            return _Outcome(dropped=reason.reason, error=str(reason))
+        except InvariantError as broken:
+            return _Outcome(dropped="invariant", error=str(broken))
+        except Exception as error:
+            if limit.expired():
+                return _Outcome(error=f"the episode took longer than rollout.timeout_s ({self.spec.timeout_s:g} s)")
+            return _Outcome(error=f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+
+    def _episode(self, spec: GroupSpec, index: int, attempt: int) -> Episode:
+        sampling = spec.sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + ROLLOUT_SEED_STRIDE * (index + spec.n_samples * attempt))
+        rollout_id = f"{spec.group_id}/{index}"
+        return Episode(rollout_id, spec.prompt, sampling, self.spec.max_len, self._codec, self._generate, attempt)
+
+    async def _generate(self, request: GenerateRequest) -> GenerateResult:
+        """One turn through the router; an episode that is cancelled or out of time also ends its generation."""
+        self._requests.add(request.request_id)
+        try:
+            return await self.spec.router.generate(request)
+        except asyncio.CancelledError:
+            abort = asyncio.ensure_future(self._abort(request.request_id))
+            self._aborts.add(abort)
+            abort.add_done_callback(self._aborts.discard)
+            raise
+        finally:
+            self._requests.discard(request.request_id)
+
+    async def _abort(self, request_id: str) -> None:
+        await self.spec.router.abort([request_id])
+
+
+def _finish(spec: GroupSpec, outcomes: list[_Outcome], put: Callable[[list[Rollout]], Any]) -> FinishedGroup:
+    """The group as the controller sees it; the records go where `put` keeps them."""
+    rollouts = [o.rollout for o in outcomes if o.rollout is not None]
+    lost = [o for o in outcomes if o.rollout is None]
+    return FinishedGroup(
+        group_id=spec.group_id,
+        prompt=spec.prompt,
+        rollouts=[summarize(r) for r in rollouts],
+        payload=put(rollouts) if rollouts else None,
+        admitted_version=spec.admitted_version,
+        failed=sum(o.dropped is None for o in lost),
+        retried=sum(o.retried for o in outcomes),
+        errors=sorted({o.error for o in lost if o.error}),
+        dropped=dict(Counter(o.dropped for o in lost if o.dropped)),
+    )
+
+
+def summarize(rollout: Rollout) -> RolloutSummary:
+    """The light part of a rollout."""
+    return RolloutSummary(
+        rollout_id=rollout.rollout_id,
+        reward=rollout.reward,
+        score=rollout.score,
+        turns=rollout.turns,
+        truncated=rollout.truncated,
+        segments=[_summarize_segment(s) for s in rollout.segments],
+        info=dict(rollout.info),
+    )
+
+
+def _summarize_segment(segment: Segment) -> SegmentSummary:
+    versions, counts = np.unique(segment.versions[segment.loss_mask], return_counts=True)
+    tokens = dict(zip(versions.tolist(), counts.tolist(), strict=True))
+    return SegmentSummary(len(segment), segment.sampled, tokens)

@@ -1,0 +1,131 @@
+"""From records to the padded tensors of a micro-batch. Numpy until the last line; no I/O apart from the injected `get`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.records import InvariantError, Rollout, Segment, check_segment
+from engine.train.plan import SampleRef, TrainOrder
+from engine.train.replay import RoutingTargets
+
+Get = Callable[[list[Any]], list[list[Rollout]]]
+
+
+@dataclass(frozen=True)
+class RoutingShape:
+    """What routing rows must look like: ids of `layer_ids` are read from rows of `num_layers` layers and `top_k` experts."""
+
+    layer_ids: list[int]
+    num_layers: int
+    top_k: int
+    num_experts: int
+
+
+@dataclass
+class MicroBatch:
+    """B right-padded segments of at most T tokens, aligned to tokens: entry t belongs to token t.
+
+    mask_BT       tokens to train: sampled and not over age
+    staleness     int64 (trained tokens,): trainer version minus sampling version
+    masked_tokens sampled tokens that are over age
+    routing       ids at the inputs of the forward pass, columns 0 .. T-2; None for dense models
+    """
+
+    samples: list[int]
+    lengths: list[int]
+    input_ids_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    rollout_logprobs_BT: torch.Tensor
+    advantages_BT: torch.Tensor
+    staleness: np.ndarray
+    masked_tokens: int
+    routing: RoutingTargets | None
+
+
+def resolve_segments(order: TrainOrder, samples: Iterable[int], get: Get, vocab_size: int) -> dict[int, Segment]:
+    """Fetch the payload of every sample once and check its invariants. Raises InvariantError."""
+    samples = list(samples)
+    payloads = {_key(order.samples[s].payload): order.samples[s].payload for s in samples}
+    fetched = dict(zip(payloads, get(list(payloads.values())), strict=True))
+    segments = {}
+    for index in samples:
+        ref = order.samples[index]
+        segment = fetched[_key(ref.payload)][ref.rollout].segments[ref.segment]
+        check_segment(segment, vocab_size=vocab_size, newest_version=order.version)
+        if len(segment) != ref.length:
+            raise InvariantError(f"sample {index} has {len(segment)} tokens, its order says {ref.length}")
+        segments[index] = segment
+    return segments
+
+
+def _key(payload: Any) -> Any:
+    return payload if isinstance(payload, Hashable) else id(payload)
+
+
+def collate(
+    samples: list[int], segments: dict[int, Segment], order: TrainOrder, routing: RoutingShape | None, device: torch.device
+) -> MicroBatch:
+    """Pad the segments of one micro-batch; without samples it is one row of two padding tokens that trains nothing."""
+    lengths = [len(segments[s]) for s in samples]
+    rows, width = max(len(samples), 1), max([*lengths, 2])
+    ids = np.zeros((rows, width), np.int64)
+    mask = np.zeros((rows, width), bool)
+    logprobs = np.zeros((rows, width), np.float32)
+    advantages = np.zeros((rows, width), np.float32)
+    staleness, masked_tokens = [np.zeros(0, np.int64)], 0
+    for row, (index, length) in enumerate(zip(samples, lengths, strict=True)):
+        segment = segments[index]
+        age = order.version - segment.versions.astype(np.int64)
+        trained = segment.loss_mask & (age <= order.max_staleness)
+        ids[row, :length] = segment.token_ids
+        mask[row, :length] = trained
+        logprobs[row, :length] = segment.logprobs
+        advantages[row, :length][segment.loss_mask] = order.samples[index].advantage
+        staleness.append(age[trained])
+        masked_tokens += segment.sampled - int(trained.sum())
+    targets = routing_targets([segments[s] for s in samples], rows, width, routing, device) if routing else None
+    on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, logprobs, advantages)]
+    return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets)
+
+
+def routing_targets(
+    segments: list[Segment], rows: int, width: int, shape: RoutingShape, device: torch.device
+) -> RoutingTargets:
+    """The sampler's ids at the inputs of the forward pass: every token of a row but the last column.
+
+    The last token of a segment is never an input whose output is used; it keeps the live choice and is not counted.
+    """
+    ids = np.full((rows, width - 1, len(shape.layer_ids), shape.top_k), -1, np.int64)
+    counted = np.zeros((rows, width - 1), bool)
+    for row, segment in enumerate(segments):
+        inputs = len(segment) - 1
+        counted[row, :inputs] = True
+        if segment.routed_experts is not None:
+            check_routing(segment.routed_experts, shape)
+            ids[row, :inputs] = segment.routed_experts[:inputs, shape.layer_ids]
+    flat = ids.reshape(-1, *ids.shape[2:])
+    return RoutingTargets(torch.from_numpy(flat).to(device), torch.from_numpy(counted.reshape(-1)).to(device))
+
+
+def check_routing(routed: np.ndarray, shape: RoutingShape) -> None:
+    """Raise InvariantError when the rows cannot be those of this model."""
+    if routed.shape[1:] != (shape.num_layers, shape.top_k):
+        raise InvariantError(f"routing rows are {routed.shape[1:]}, the model has ({shape.num_layers}, {shape.top_k})")
+    if routed.size and routed.max() >= shape.num_experts:
+        raise InvariantError(f"routing names expert {routed.max()}, the model has {shape.num_experts}")
+
+
+def samples_of(order: TrainOrder, rank: int) -> list[int]:
+    """Sample indices that this rank trains, in every optimizer step."""
+    return [s for step in order.optimizer_steps for batch in step.micro_batches[rank] for s in batch]
+
+
+def traced(order: TrainOrder, batch: MicroBatch) -> list[tuple[int, int, int]]:
+    """(row, sample, length) of every sample of the micro-batch that is marked for inspection."""
+    refs: list[SampleRef] = order.samples
+    return [(row, s, batch.lengths[row]) for row, s in enumerate(batch.samples) if refs[s].trace]

@@ -1,0 +1,136 @@
+"""Routing replay (R3): the experts that the sampler chose are the experts that train.
+
+In the forward pass of a training micro-batch every router's choice is replaced by the sampler's ids; the weights are
+gathered anew from the live router logits, so the router still learns. The ids stay until `end`, after backward, so that a
+recomputed layer replays them too. Without replay the same hooks only measure how often the two sides differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from engine.algo.sums import Sums, quotients
+from engine.compat import MoeLayer
+
+
+@dataclass
+class RoutingTargets:
+    """What the sampler reported for one micro-batch of N positions (rows x columns, flattened) and L MoE layers.
+
+    ids_NLk    expert ids, -1 where the sampler reported none
+    counted_N  positions that the metrics count: tokens of a segment except its last one, which no sampler ever reads
+    """
+
+    ids_NLk: torch.Tensor
+    counted_N: torch.Tensor
+
+
+class RoutingReplay:
+    """Hooks on the routers and experts of a model. `begin` before a forward pass that trains, `end` after its backward."""
+
+    def __init__(self, layers: list[MoeLayer], replay: bool) -> None:
+        self.layer_ids = [layer.layer_id for layer in layers]
+        self.replay = replay
+        self._targets: RoutingTargets | None = None
+        self._live: list[torch.Tensor | None] = [None] * len(layers)
+        self._consumed: list[list[torch.Tensor]] = [[] for _ in layers]
+        for index, layer in enumerate(layers):
+            layer.router.register_forward_hook(self._router_hook(index, layer))
+            layer.experts.register_forward_pre_hook(self._experts_hook(index))
+
+    def begin(self, targets: RoutingTargets) -> None:
+        """From here on every pass through the routers belongs to this micro-batch, recomputation included."""
+        self._targets = targets
+        self._live = [None] * len(self.layer_ids)
+        self._consumed = [[] for _ in self.layer_ids]
+
+    def end(self) -> tuple[Sums, torch.Tensor]:
+        """Forget the targets; returns the sums behind routing/* and the live mismatch (N, L) of counted positions."""
+        targets, self._targets = self._targets, None
+        if targets is None:
+            raise RuntimeError("RoutingReplay.end without begin")
+        live_NLk = torch.stack([ids for ids in self._live if ids is not None], dim=1)
+        return routing_sums(targets, live_NLk, self._consumed)
+
+    def cancel(self) -> None:
+        """Forget the targets without measuring, for passes that do not train."""
+        self._targets = None
+
+    def _router_hook(self, index: int, layer: MoeLayer):
+        def replace_choice(router: nn.Module, _inputs: tuple, output: tuple) -> tuple | None:
+            if self._targets is None:
+                return None
+            logits_NE, weights_Nk, live_Nk = output
+            if self._live[index] is None:
+                self._live[index] = live_Nk
+            if not self.replay:
+                return None
+            target_Nk = self._targets.ids_NLk[:, index]
+            reported_N1 = (target_Nk >= 0).all(-1, keepdim=True)
+            ids_Nk = torch.where(reported_N1, target_Nk, live_Nk)
+            return logits_NE, layer.weigh(router, logits_NE, ids_Nk).to(weights_Nk.dtype), ids_Nk
+
+        return replace_choice
+
+    def _experts_hook(self, index: int):
+        def note_consumed(_experts: nn.Module, inputs: tuple) -> None:
+            if self._targets is not None:
+                self._consumed[index].append(inputs[1])
+
+        return note_consumed
+
+
+def differs_as_set(first_Nk: torch.Tensor, second_Nk: torch.Tensor) -> torch.Tensor:
+    """Bool: whether the ids along the last dimension differ as sets; order does not matter."""
+    return (first_Nk.sort(-1).values != second_Nk.sort(-1).values).any(-1)
+
+
+@torch.no_grad()
+def routing_sums(
+    targets: RoutingTargets, live_NLk: torch.Tensor, consumed: list[list[torch.Tensor]]
+) -> tuple[Sums, torch.Tensor]:
+    """Counts over (token, layer) pairs; those behind per-layer metrics keep their layer dimension.
+
+    `consumed` holds, per layer, the ids the experts got in every pass: forward, and recomputation if there is one.
+    """
+    counted_NL = targets.counted_N[:, None].expand(live_NLk.shape[:2])
+    reported_NL = counted_NL & (targets.ids_NLk >= 0).all(-1)
+    mismatch_NL = reported_NL & differs_as_set(live_NLk, targets.ids_NLk)
+    wrong, passes = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for index, passes_of_layer in enumerate(consumed):
+        for ids_Nk in passes_of_layer:
+            wrong += (reported_NL[:, index] & differs_as_set(ids_Nk, targets.ids_NLk[:, index])).sum()
+            passes += reported_NL[:, index].sum()
+    sums = {
+        "routing/pairs": counted_NL.sum().double(),
+        "routing/reported_L": reported_NL.sum(0).double(),
+        "routing/mismatch_L": mismatch_NL.sum(0).double(),
+        "routing/reported": reported_NL.sum().double(),
+        "routing/mismatch": mismatch_NL.sum().double(),
+        "routing/tokens": reported_NL.any(1).sum().double(),
+        "routing/token_mismatch": mismatch_NL.any(1).sum().double(),
+        "routing/consumed": passes,
+        "routing/consumed_wrong": wrong,
+    }
+    return sums, mismatch_NL
+
+
+_FRACTIONS = {
+    "routing/mismatch_frac": ("routing/mismatch", "routing/reported"),
+    "routing/token_mismatch_frac": ("routing/token_mismatch", "routing/tokens"),
+    "routing/replayed_mismatch_frac": ("routing/consumed_wrong", "routing/consumed"),
+    "routing/coverage_frac": ("routing/reported", "routing/pairs"),
+}
+
+
+def finish_routing(sums: Sums) -> dict[str, float | list[float]]:
+    """The routing/* metrics; those without anything to measure are absent."""
+    values: dict[str, float | list[float]] = dict(quotients(sums, _FRACTIONS))
+    if "routing/coverage_frac" in values:
+        values["routing/missing_frac"] = float((sums["routing/pairs"] - sums["routing/reported"]) / sums["routing/pairs"])
+    if "routing/mismatch_L" in sums and bool((sums["routing/reported_L"] > 0).all()):
+        values["routing/layer_mismatch"] = (sums["routing/mismatch_L"] / sums["routing/reported_L"]).tolist()
+    return values

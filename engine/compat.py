@@ -6,7 +6,6 @@ import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -57,17 +56,15 @@ def automodel_available() -> tuple[bool, str]:
     return True, ""
 
 
-def automodel_causal_lm(path: str, dtype: torch.dtype, reduce_dtype: torch.dtype, world: int) -> Any:
-    """A causal LM built and sharded over all ranks (FSDP2) by NeMo AutoModel 0.7."""
+def automodel_causal_lm(path: str) -> nn.Module:
+    """A causal LM with fp32 masters in NeMo AutoModel 0.7's own model class, on the current CUDA device, not sharded."""
     from nemo_automodel import NeMoAutoModelForCausalLM
-    from nemo_automodel.components.distributed.config import DistributedSetup, FSDP2Config
-    from nemo_automodel.components.distributed.mesh import ParallelismSizes
-    from torch.distributed.fsdp import MixedPrecisionPolicy
+    from nemo_automodel.components.models.common.utils import BackendConfig
 
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
-    setup = DistributedSetup.build(
-        strategy=FSDP2Config(mp_policy=policy), parallelism_sizes=ParallelismSizes(tp_size=1, cp_size=1, pp_size=1), world_size=world
-    )
+    backend = BackendConfig(
+        attn="sdpa", linear="torch", rms_norm="torch_fp32", experts="torch_mm", dispatcher="torch", rope_fusion=False,
+        gate_precision="float32",
+    )  # fmt: skip
     return NeMoAutoModelForCausalLM.from_pretrained(
-        path, torch_dtype=torch.float32, attn_implementation="sdpa", distributed_setup=setup, use_liger_kernel=False
+        path, torch_dtype=torch.float32, attn_implementation="sdpa", use_liger_kernel=False, backend=backend
     )

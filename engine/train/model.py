@@ -1,6 +1,6 @@
 """The policy as the trainer sees it: token ids in, log-prob and entropy of every wanted token out.
 
-transformers + FSDP2 (`fully_shard`) here; on CUDA NeMo AutoModel builds and shards the backbone behind the same class.
+The backbone comes from transformers on CPU and from NeMo AutoModel on CUDA; FSDP2 (`fully_shard`) shards either.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
+
+from engine.compat import automodel_available, automodel_causal_lm
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -101,8 +103,16 @@ def chunk_logprobs(
     return logprobs_N, entropy_N
 
 
-def load_causal_lm(path: str) -> nn.Module:
-    """The transformers model at `path` with fp32 masters. Raises OSError if there is none."""
+def load_causal_lm(path: str, device: torch.device) -> nn.Module:
+    """The model at `path` with fp32 masters: transformers' class on CPU, AutoModel's on CUDA.
+
+    Raises OSError if there is no model, RuntimeError if AutoModel is needed and cannot be used.
+    """
+    if device.type == "cuda":
+        available, reason = automodel_available()
+        if not available:
+            raise RuntimeError(reason)
+        return automodel_causal_lm(path).train()
     from transformers import AutoModelForCausalLM
 
     # "grouped_mm": one call per projection whatever the number of experts; "batched_mm" copies weights per token.

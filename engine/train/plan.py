@@ -1,4 +1,4 @@
-"""What the controller orders from the trainer ranks and what they report. Numpy only."""
+"""How the trainer ranks are started, what the controller orders from them and what they report. Numpy only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from engine.config import Config
+
+
+@dataclass
+class TrainerSpec:
+    """What one trainer rank is started with.
+
+    model_path  directory of the model, its tokenizer beside it
+    host, port  rendezvous of the ranks' process group; port 0 with a single rank: any free port
+    total_steps length of the learning-rate schedule in batches; None: unknown
+    cores       CPU cores this rank is pinned to; None: not pinned
+    """
+
+    config: Config
+    model_path: str
+    rank: int = 0
+    world: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    device: str = "cpu"
+    total_steps: int | None = None
+    cores: list[int] | None = None
 
 
 @dataclass

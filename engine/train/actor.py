@@ -1,0 +1,274 @@
+"""One trainer rank: loads the policy, trains on ordered batches, hands out weights, saves and restores itself.
+
+A plain class, so that tests run it in-process; placement makes a Ray actor of it. All ranks get the same calls.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from engine.algo.correction import CorrectionRule
+from engine.algo.loss import PolicySettings
+from engine.algo.sums import Sums, add_sums
+from engine.compat import moe_layers
+from engine.config import Config
+from engine.records import InvariantError
+from engine.train.balance import form_micro_batches
+from engine.train.checkpoint import load_checkpoint, save_checkpoint
+from engine.train.collate import (
+    Get,
+    MicroBatch,
+    RoutingShape,
+    collate,
+    resolve_segments,
+    samples_of,
+    sequences_batch,
+    traced_rows,
+)
+from engine.train.model import ModelOptions, load_causal_lm, shard_policy
+from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale, set_learning_rate
+from engine.train.passes import PassSettings, finish_metrics, logprob_pass, reduce_sums, staleness_sums, train_pass
+from engine.train.plan import TraceTensors, TrainerSpec, TrainOrder, TrainReport
+from engine.train.replay import RoutingReplay
+from engine.train.weights import gathered_weights, save_hf, weight_shapes
+
+SAMPLER_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
+
+
+@dataclass
+class _Batch:
+    """What accumulates while one batch is trained."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: {"load": 0.0, "forward_backward": 0.0, "optim": 0.0})
+    sums: Sums = field(default_factory=dict)
+    traces: list[TraceTensors] = field(default_factory=list)
+    grad_norms: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - started
+
+
+class Trainer:
+    """`get` resolves a list of payload references to their list[Rollout]; None: ray.get."""
+
+    def __init__(self, get: Get | None = None) -> None:
+        self._get = get
+
+    def setup(self, spec: TrainerSpec) -> dict[str, Any]:
+        """Join the ranks' process group, load and shard the model; returns facts about it. Call before anything else."""
+        self.spec, self.config = spec, spec.config
+        self._use_machine(spec)
+        self.device = torch.device(spec.device)
+        _join_ranks(spec)
+        mesh = init_device_mesh(self.device.type, (spec.world,))
+        causal_lm = load_causal_lm(spec.model_path, self.device)
+        self.model_config = causal_lm.config
+        self.routing, self.routing_shape = self._attach_routing(causal_lm)
+        parameters = sum(p.numel() for p in causal_lm.parameters())
+        options = ModelOptions(
+            self.config.fsdp.param_dtype, self.config.train.logprob_chunk_tokens, self.config.actor.gradient_checkpoint
+        )
+        self.policy = shard_policy(causal_lm, mesh, options)
+        self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam)
+        self.step = 0
+        self.live: dict[str, Any] = {}
+        self._gathered: list[tuple[str, torch.Tensor]] = []
+        return {
+            "parameters": parameters,
+            "vocab_size": self.model_config.vocab_size,
+            "num_layers": self.model_config.num_hidden_layers,
+            "moe_layers": self.routing.layer_ids if self.routing else [],
+        }
+
+    def _use_machine(self, spec: TrainerSpec) -> None:
+        if spec.cores:
+            os.sched_setaffinity(0, spec.cores)
+            torch.set_num_threads(len(spec.cores))
+        seed = self.config.train.seed + spec.rank
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+
+    def _attach_routing(self, causal_lm: torch.nn.Module) -> tuple[RoutingReplay | None, RoutingShape | None]:
+        layers = moe_layers(causal_lm)
+        if not layers:
+            if self.config.train.routing_replay:
+                raise ValueError("train.routing_replay needs a MoE model with a router known to engine/compat.py: set it to false")
+            return None, None
+        shape = RoutingShape(
+            [layer.layer_id for layer in layers],
+            causal_lm.config.num_hidden_layers,
+            layers[0].router.top_k,
+            layers[0].router.num_experts,
+        )
+        return RoutingReplay(layers, self.config.train.routing_replay), shape
+
+    # Training
+
+    def train(self, order: TrainOrder) -> TrainReport:
+        """Train on one batch: one or more optimizer steps. Raises InvariantError before anything is changed."""
+        self.set_live(order.live)
+        state = _Batch()
+        with state.timed("load"):
+            steps = self._load(order)
+            state.sums = staleness_sums([b for step in steps for b in step], order.max_staleness)
+            self._check_tokens(order, steps)
+        active = [i for i, step in enumerate(order.optimizer_steps) if step.tokens > 0]
+        lr = self._learning_rate()
+        set_learning_rate(self.optimizer, lr)
+        with state.timed("forward_backward"):
+            old = self._old_logprobs([steps[i] for i in active], order.temperature)
+        for k, i in enumerate(active):
+            settings = PassSettings(self._policy_settings(), order.temperature, order.optimizer_steps[i].tokens, self.spec.world)
+            self._optimizer_step(steps[i], old[k], settings, order, state)
+        self.step += 1
+        metrics = finish_metrics(reduce_sums(state.sums, self.device)) | {"optim/skipped": float(not active)}
+        if active:
+            metrics |= {"optim/grad_norm": float(np.mean(state.grad_norms)), "optim/lr": lr}
+        return TrainReport(metrics, state.seconds, stepped=bool(active), traces=state.traces)
+
+    def _load(self, order: TrainOrder) -> list[list[MicroBatch]]:
+        rank = self.spec.rank
+        segments = resolve_segments(order, samples_of(order, rank), self._get or _ray_get, self.model_config.vocab_size)
+        return [
+            [collate(samples, segments, order, self.routing_shape, self.device) for samples in step.micro_batches[rank]]
+            for step in order.optimizer_steps
+        ]
+
+    def _check_tokens(self, order: TrainOrder, steps: list[list[MicroBatch]]) -> None:
+        """The denominators come from the order; they must be what the ranks will really train."""
+        counted = torch.tensor([sum(int(b.mask_BT.sum()) for b in step) for step in steps], device=self.device)
+        dist.all_reduce(counted)
+        ordered = [step.tokens for step in order.optimizer_steps]
+        if counted.tolist() != ordered:
+            raise InvariantError(f"the order counts {ordered} tokens to train, the records have {counted.tolist()}")
+
+    def _old_logprobs(self, steps: list[list[MicroBatch]], temperature: float) -> list[list[torch.Tensor | None]]:
+        """The policy before the batch; None where the training pass itself computes it: with a single optimizer step."""
+        if len(steps) <= 1:
+            return [[None] * len(step) for step in steps]
+        return [[logprob_pass(self.policy, batch, temperature, self.routing) for batch in step] for step in steps]
+
+    def _optimizer_step(
+        self,
+        batches: list[MicroBatch],
+        old: list[torch.Tensor | None],
+        settings: PassSettings,
+        order: TrainOrder,
+        state: _Batch,
+    ) -> None:
+        with state.timed("forward_backward"):
+            for index, (batch, old_BT) in enumerate(zip(batches, old, strict=True)):
+                self.policy.set_requires_gradient_sync(index == len(batches) - 1)
+                rows = traced_rows(order, batch)
+                sums, traces = train_pass(self.policy, batch, old_BT, settings, self.routing, rows)
+                state.sums = add_sums(state.sums, sums)
+                state.traces += traces
+        with state.timed("optim"):
+            state.grad_norms.append(clip_grad_norm(self.policy.parameters(), self.config.actor.max_norm))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def _learning_rate(self) -> float:
+        actor = self.config.actor
+        scale = learning_rate_scale(
+            self.step, self.spec.total_steps, shape=actor.lr_scheduler, warmup_ratio=actor.lr_warmup_ratio,
+            min_ratio=actor.min_lr_ratio,
+        )  # fmt: skip
+        return self.live.get("actor.adam.lr", actor.adam.lr) * scale
+
+    def _policy_settings(self) -> PolicySettings:
+        return policy_settings(self.config, self.live.get("algo.advantage.is_correction_threshold"))
+
+    def set_live(self, knobs: dict[str, Any]) -> None:
+        """Take over live settings; names of others than the trainer's are ignored."""
+        self.live |= knobs
+
+    def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
+        """Log-prob of each token after the first at temperature 1, without replay: float32 (len - 1,) per sequence.
+
+        All ranks must call it with the same sequences.
+        """
+        scores: dict[int, np.ndarray] = {}
+        for rows in form_micro_batches(range(len(sequences)), [len(s) for s in sequences], self.config.train.max_tokens_per_gpu):
+            batch = sequences_batch({r: sequences[r] for r in rows}, self.device)
+            logprobs_BT = logprob_pass(self.policy, batch, temperature=1.0).cpu().numpy()
+            scores |= {r: logprobs_BT[i, 1 : len(sequences[r])] for i, r in enumerate(rows)}
+        return [scores[r] for r in range(len(sequences))]
+
+    # Checkpoints
+
+    def save(self, path: str, controller_state: bytes = b"", hf: bool = False) -> None:
+        """Write one checkpoint directory; it is complete when all ranks have returned."""
+
+        def export(folder: Path) -> None:
+            self.save_hf(str(folder / "hf"))
+
+        state = {"step": self.step, "live": self.live}
+        save_checkpoint(Path(path), self.policy, self.optimizer, state, controller_state, export if hf else None)
+
+    def load(self, path: str) -> bytes:
+        """Restore a complete checkpoint and return the controller's state. Raises CheckpointError."""
+        state, controller_state = load_checkpoint(Path(path), self.policy, self.optimizer)
+        self.step, self.live = state["step"], state["live"]
+        return controller_state
+
+    def save_hf(self, folder: str) -> None:
+        """Export the weights in the sampler's dtype as a model directory for transformers and vLLM."""
+        save_hf(self.policy.lm, self.spec.model_path, Path(folder), self._sampler_dtype(), writer=self.spec.rank == 0)
+
+    def _sampler_dtype(self) -> torch.dtype:
+        return SAMPLER_DTYPES[self.config.vllm.dtype]
+
+
+def policy_settings(config: Config, live_threshold: tuple[float, ...] | None = None) -> PolicySettings:
+    """The objective's settings from the configuration; a single threshold is an upper bound."""
+    actor, advantage = config.actor, config.algo.advantage
+    threshold = live_threshold or advantage.is_correction_threshold
+    low, high = threshold if len(threshold) == 2 else (-float("inf"), threshold[0])
+    rule = CorrectionRule(
+        advantage.is_correction_level, advantage.is_correction_mode, advantage.is_correction_gating, low, high
+    )
+    return PolicySettings(
+        loss_mode=actor.loss_mode,
+        clip_low=actor.eps_clip_low_high[0],
+        clip_high=actor.eps_clip_low_high[1],
+        dual_clip=actor.dual_clip,
+        aggregation=actor.loss_agg_mode,
+        entropy_coef=actor.entropy_coef,
+        correction=rule,
+    )
+
+
+def _join_ranks(spec: TrainerSpec) -> None:
+    """The default process group of the ranks; a group that this process already has is used when it fits."""
+    if dist.is_initialized():
+        if dist.get_world_size() != spec.world:
+            raise RuntimeError(f"this process is one of {dist.get_world_size()} ranks, the order was for {spec.world}")
+        return
+    store = dist.TCPStore(spec.host, spec.port, spec.world, is_master=spec.rank == 0)
+    backend = "cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=spec.rank, world_size=spec.world)
+
+
+def _ray_get(references: list[Any]) -> list[Any]:
+    import ray
+
+    return ray.get(references)

@@ -1,0 +1,152 @@
+"""Forward and backward passes over micro-batches, and the sums they leave behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from engine.algo.correction import importance_weights
+from engine.algo.loss import Denominators, PolicySettings, finish_policy, policy_objective
+from engine.algo.mismatch import finish_gap, gap_sums
+from engine.algo.sums import Sums, is_maximum
+from engine.train.collate import MicroBatch
+from engine.train.model import PolicyModel
+from engine.train.plan import TraceTensors
+from engine.train.replay import RoutingReplay, finish_routing
+
+
+@dataclass
+class PassSettings:
+    """What every training pass of one batch has in common. `tokens`: trained tokens of the optimizer step, all ranks."""
+
+    policy: PolicySettings
+    temperature: float
+    tokens: int
+    world: int
+
+
+def train_pass(
+    policy: PolicyModel,
+    batch: MicroBatch,
+    old_logprobs_BT: torch.Tensor | None,
+    settings: PassSettings,
+    routing: RoutingReplay | None,
+    traced_rows: list[int],
+) -> tuple[Sums, list[TraceTensors]]:
+    """Forward and backward of one micro-batch; gradients accumulate in the policy.
+
+    Gradients are averaged over ranks by FSDP, so the loss is multiplied by their number: what is added up in the end is
+    the sum over all tokens of the optimizer step divided by `settings.tokens`.
+    """
+    if routing is not None:
+        routing.begin(batch.routing)
+    output = policy(
+        batch.input_ids_BT, batch.mask_BT, settings.temperature, entropy_gradient=bool(settings.policy.entropy_coef)
+    )
+    loss, sums = policy_objective(
+        output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
+        output.entropy_BT, settings.policy, Denominators(settings.tokens),
+    )  # fmt: skip
+    (loss * settings.world).backward()
+    current_BT = output.logprobs_BT.detach() if old_logprobs_BT is None else old_logprobs_BT
+    sums |= gap_sums(current_BT, batch.rollout_logprobs_BT, batch.mask_BT)
+    mismatch_NL = None
+    if routing is not None:
+        routing_sums, mismatch_NL = routing.end()
+        sums |= routing_sums
+    traces = trace_rows(batch, current_BT, mismatch_NL, settings.policy, traced_rows) if traced_rows else []
+    return sums, traces
+
+
+@torch.no_grad()
+def logprob_pass(
+    policy: PolicyModel, batch: MicroBatch, temperature: float, routing: RoutingReplay | None = None
+) -> torch.Tensor:
+    """Log-probs (B, T) of the wanted tokens under the present weights, with the same replay as the training pass."""
+    if routing is not None:
+        routing.begin(batch.routing)
+    logprobs_BT = policy(batch.input_ids_BT, batch.mask_BT, temperature).logprobs_BT
+    if routing is not None:
+        routing.cancel()
+    # A forward without backward leaves the root gathered; the next one would then compute with old weights.
+    policy.reshard()
+    return logprobs_BT
+
+
+def trace_rows(
+    batch: MicroBatch,
+    logprobs_BT: torch.Tensor,
+    mismatch_NL: torch.Tensor | None,
+    policy: PolicySettings,
+    rows: list[int],
+) -> list[TraceTensors]:
+    """Per-token outcome of the traced rows: `kept` where the token is trained and the correction left it a gradient."""
+    weights_BT = importance_weights(logprobs_BT, batch.rollout_logprobs_BT, batch.mask_BT, policy.correction).weights_ST
+    kept_BT = batch.mask_BT & (weights_BT != 0)
+    traces = []
+    for row in rows:
+        length = batch.lengths[row]
+        mismatch = None
+        if mismatch_NL is not None:
+            mismatch_BTL = mismatch_NL.view(len(logprobs_BT), -1, mismatch_NL.shape[1])
+            mismatch = np.zeros((length, mismatch_NL.shape[1]), bool)
+            mismatch[:-1] = mismatch_BTL[row, : length - 1].cpu().numpy()
+        traces.append(
+            TraceTensors(
+                sample=batch.samples[row],
+                logprobs=logprobs_BT[row, :length].cpu().numpy(),
+                kept=kept_BT[row, :length].cpu().numpy(),
+                routing_mismatch=mismatch,
+            )
+        )
+    return traces
+
+
+def staleness_sums(batches: list[MicroBatch], max_staleness: int) -> Sums:
+    """Trained tokens by versions behind (max_staleness + 1 entries), and sampled tokens that are over age."""
+    ages = np.concatenate([b.staleness for b in batches])
+    hist = np.bincount(ages, minlength=max_staleness + 1)
+    masked = sum(b.masked_tokens for b in batches)
+    return {
+        "staleness/hist": torch.from_numpy(hist).double(),
+        "staleness/masked_tokens": torch.tensor(masked, dtype=torch.float64),
+    }
+
+
+def reduce_sums(sums: Sums, device: torch.device) -> Sums:
+    """The sums of all ranks together; every rank must hold the same keys and shapes."""
+    reduced = dict(sums)
+    for maximum in (False, True):
+        keys = sorted(k for k in sums if is_maximum(k) == maximum)
+        if not keys:
+            continue
+        flat = torch.cat([sums[k].reshape(-1).double() for k in keys]).to(device)
+        dist.all_reduce(flat, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM)
+        parts = flat.cpu().split([sums[k].numel() for k in keys])
+        reduced |= {k: part.view(sums[k].shape) for k, part in zip(keys, parts, strict=True)}
+    return reduced
+
+
+def finish_metrics(sums: Sums) -> dict[str, float | list[float]]:
+    """Every metric of engine/metrics.py that the sums of a batch give; absent where nothing was measured."""
+    gap = {f"offpolicy/{k}": v for k, v in finish_gap(sums).items() if k in ("k3_kl", "abs_diff")} if "gap/k3" in sums else {}
+    policy = finish_policy(sums) if "loss/tokens" in sums else {}
+    return gap | policy | finish_routing(sums) | finish_staleness(sums)
+
+
+def finish_staleness(sums: Sums) -> dict[str, float | list[float]]:
+    """staleness/* of the trained tokens; mean, p95 and max are absent when there were none."""
+    hist = sums["staleness/hist"].numpy()
+    values: dict[str, float | list[float]] = {
+        "staleness/hist": hist.tolist(),
+        "staleness/masked_tokens": float(sums["staleness/masked_tokens"]),
+    }
+    total = hist.sum()
+    if total > 0:
+        values["staleness/mean"] = float((hist * np.arange(len(hist))).sum() / total)
+        values["staleness/p95"] = float(np.searchsorted(hist.cumsum(), 0.95 * total))
+        values["staleness/max"] = float(np.flatnonzero(hist)[-1])
+    return values

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,17 +32,25 @@ from engine.train.collate import (
     MicroBatch,
     RoutingShape,
     collate,
+    pad_sequences,
     resolve_segments,
     samples_of,
-    sequences_batch,
     traced_rows,
 )
 from engine.train.model import ModelOptions, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale, set_learning_rate
-from engine.train.passes import PassSettings, finish_metrics, logprob_pass, reduce_sums, staleness_sums, train_pass
+from engine.train.passes import (
+    PassSettings,
+    finish_metrics,
+    logprob_pass,
+    reduce_sums,
+    replayed_logprobs,
+    staleness_sums,
+    train_pass,
+)
 from engine.train.plan import TraceTensors, TrainerSpec, TrainOrder, TrainReport
 from engine.train.replay import RoutingReplay
-from engine.train.weights import gathered_weights, save_hf, weight_shapes
+from engine.train.weights import save_hf
 
 SAMPLER_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 
@@ -89,7 +97,6 @@ class Trainer:
         self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam)
         self.step = 0
         self.live: dict[str, Any] = {}
-        self._gathered: list[tuple[str, torch.Tensor]] = []
         return {
             "parameters": parameters,
             "vocab_size": self.model_config.vocab_size,
@@ -110,7 +117,7 @@ class Trainer:
         layers = moe_layers(causal_lm)
         if not layers:
             if self.config.train.routing_replay:
-                raise ValueError("train.routing_replay needs a MoE model with a router known to engine/compat.py: set it to false")
+                raise ValueError("train.routing_replay needs a MoE model whose router is known: set it to false")
             return None, None
         shape = RoutingShape(
             [layer.layer_id for layer in layers],
@@ -164,7 +171,7 @@ class Trainer:
         """The policy before the batch; None where the training pass itself computes it: with a single optimizer step."""
         if len(steps) <= 1:
             return [[None] * len(step) for step in steps]
-        return [[logprob_pass(self.policy, batch, temperature, self.routing) for batch in step] for step in steps]
+        return [[replayed_logprobs(self.policy, batch, temperature, self.routing) for batch in step] for step in steps]
 
     def _optimizer_step(
         self,
@@ -208,8 +215,8 @@ class Trainer:
         """
         scores: dict[int, np.ndarray] = {}
         for rows in form_micro_batches(range(len(sequences)), [len(s) for s in sequences], self.config.train.max_tokens_per_gpu):
-            batch = sequences_batch({r: sequences[r] for r in rows}, self.device)
-            logprobs_BT = logprob_pass(self.policy, batch, temperature=1.0).cpu().numpy()
+            ids_BT, wanted_BT = pad_sequences([sequences[r] for r in rows], self.device)
+            logprobs_BT = logprob_pass(self.policy, ids_BT, wanted_BT, temperature=1.0).cpu().numpy()
             scores |= {r: logprobs_BT[i, 1 : len(sequences[r])] for i, r in enumerate(rows)}
         return [scores[r] for r in range(len(sequences))]
 
@@ -243,9 +250,7 @@ def policy_settings(config: Config, live_threshold: tuple[float, ...] | None = N
     actor, advantage = config.actor, config.algo.advantage
     threshold = live_threshold or advantage.is_correction_threshold
     low, high = threshold if len(threshold) == 2 else (-float("inf"), threshold[0])
-    rule = CorrectionRule(
-        advantage.is_correction_level, advantage.is_correction_mode, advantage.is_correction_gating, low, high
-    )
+    rule = CorrectionRule(advantage.is_correction_level, advantage.is_correction_mode, advantage.is_correction_gating, low, high)
     return PolicySettings(
         loss_mode=actor.loss_mode,
         clip_low=actor.eps_clip_low_high[0],

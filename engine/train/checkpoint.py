@@ -1,11 +1,11 @@
 """Checkpoints of the trainer ranks as directories that are complete or do not count.
 
-    step-000120/   .metadata *.distcp    model and optimizer (torch.distributed.checkpoint)
-                   rank-<r>.pkl          random state of each rank
-                   trainer.pkl           position and live settings of the trainer
-                   controller.pkl        state of the controller, opaque here
-                   hf/                   optional Hugging Face export
-                   COMPLETE              written last, before the directory gets its name
+step-000120/   .metadata *.distcp    model and optimizer (torch.distributed.checkpoint)
+               rank-<r>.pkl          random state of each rank
+               trainer.pkl           position and live settings of the trainer
+               controller.pkl        state of the controller, opaque here
+               hf/                   optional Hugging Face export
+               COMPLETE              written last, before the directory gets its name
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ def save_checkpoint(
     dist.barrier()
 
 
-def load_checkpoint(
-    path: Path, policy: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, Any], bytes]:
+def load_checkpoint(path: Path, policy: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], bytes]:
     """Restore model, optimizer and random state in place on every rank; returns trainer state and controller state.
 
     The number of ranks may differ from that of the save; a rank that it did not have keeps its present random state.

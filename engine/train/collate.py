@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from engine.records import InvariantError, Rollout, Segment, check_segment
-from engine.train.plan import SampleRef, TrainOrder
+from engine.train.plan import TrainOrder
 from engine.train.replay import RoutingTargets
 
 Get = Callable[[list[Any]], list[list[Rollout]]]
@@ -93,9 +93,7 @@ def collate(
     return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets)
 
 
-def routing_targets(
-    segments: list[Segment], rows: int, width: int, shape: RoutingShape, device: torch.device
-) -> RoutingTargets:
+def routing_targets(segments: list[Segment], rows: int, width: int, shape: RoutingShape, device: torch.device) -> RoutingTargets:
     """The sampler's ids at the inputs of the forward pass: every token of a row but the last column.
 
     The last token of a segment is never an input whose output is used; it keeps the live choice and is not counted.
@@ -125,7 +123,17 @@ def samples_of(order: TrainOrder, rank: int) -> list[int]:
     return [s for step in order.optimizer_steps for batch in step.micro_batches[rank] for s in batch]
 
 
-def traced(order: TrainOrder, batch: MicroBatch) -> list[tuple[int, int, int]]:
-    """(row, sample, length) of every sample of the micro-batch that is marked for inspection."""
-    refs: list[SampleRef] = order.samples
-    return [(row, s, batch.lengths[row]) for row, s in enumerate(batch.samples) if refs[s].trace]
+def traced_rows(order: TrainOrder, batch: MicroBatch) -> list[int]:
+    """Rows of the micro-batch whose sample is marked for inspection."""
+    return [row for row, sample in enumerate(batch.samples) if order.samples[sample].trace]
+
+
+def pad_sequences(sequences: list[list[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-padded ids (B, T), and bool (B, T) true at every token after the first."""
+    width = max([2, *map(len, sequences)])
+    ids = np.zeros((len(sequences), width), np.int64)
+    wanted = np.zeros(ids.shape, bool)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = sequence
+        wanted[row, 1 : len(sequence)] = True
+    return torch.from_numpy(ids).to(device), torch.from_numpy(wanted).to(device)

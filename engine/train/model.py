@@ -114,11 +114,10 @@ def load_causal_lm(path: str, device: torch.device) -> nn.Module:
             raise RuntimeError(reason)
         return automodel_causal_lm(path).train()
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
-    # "grouped_mm": one call per projection whatever the number of experts; "batched_mm" copies weights per token.
-    return AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="sdpa", experts_implementation="grouped_mm"
-    ).train()
+    logging.disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").train()
 
 
 def shard_policy(causal_lm: nn.Module, mesh: DeviceMesh, options: ModelOptions) -> PolicyModel:

@@ -19,7 +19,14 @@ def build_adamw(parameters: Iterable[nn.Parameter], config: AdamConfig) -> torch
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    optimizer = torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.eps, fused=True
+    )
+    # Otherwise a checkpoint before the first step creates the moments by a step of its own, which counts.
+    for p in trained:
+        moments = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+    return optimizer
 
 
 def learning_rate_scale(

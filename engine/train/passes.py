@@ -18,7 +18,7 @@ from engine.train.plan import TraceTensors
 from engine.train.replay import RoutingReplay, finish_routing
 
 
-@dataclass
+@dataclass(frozen=True)
 class PassSettings:
     """What every training pass of one batch has in common. `tokens`: trained tokens of the optimizer step, all ranks."""
 
@@ -43,9 +43,7 @@ def train_pass(
     """
     if routing is not None:
         routing.begin(batch.routing)
-    output = policy(
-        batch.input_ids_BT, batch.mask_BT, settings.temperature, entropy_gradient=bool(settings.policy.entropy_coef)
-    )
+    output = policy(batch.input_ids_BT, batch.mask_BT, settings.temperature, entropy_gradient=bool(settings.policy.entropy_coef))
     loss, sums = policy_objective(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
         output.entropy_BT, settings.policy, Denominators(settings.tokens),
@@ -62,18 +60,23 @@ def train_pass(
 
 
 @torch.no_grad()
-def logprob_pass(
-    policy: PolicyModel, batch: MicroBatch, temperature: float, routing: RoutingReplay | None = None
-) -> torch.Tensor:
-    """Log-probs (B, T) of the wanted tokens under the present weights, with the same replay as the training pass."""
-    if routing is not None:
-        routing.begin(batch.routing)
-    logprobs_BT = policy(batch.input_ids_BT, batch.mask_BT, temperature).logprobs_BT
-    if routing is not None:
-        routing.cancel()
+def logprob_pass(policy: PolicyModel, input_ids_BT: torch.Tensor, wanted_BT: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probs (B, T) of the wanted tokens under the present weights."""
+    logprobs_BT = policy(input_ids_BT, wanted_BT, temperature).logprobs_BT
     # A forward without backward leaves the root gathered; the next one would then compute with old weights.
     policy.reshard()
     return logprobs_BT
+
+
+def replayed_logprobs(policy: PolicyModel, batch: MicroBatch, temperature: float, routing: RoutingReplay | None) -> torch.Tensor:
+    """Log-probs (B, T) of the tokens to train before the batch, with the replay of the training pass but not measured."""
+    if routing is None:
+        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, temperature)
+    routing.begin(batch.routing)
+    try:
+        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, temperature)
+    finally:
+        routing.cancel()
 
 
 def trace_rows(

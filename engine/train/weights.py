@@ -73,4 +73,6 @@ def save_hf(causal_lm: nn.Module, source: str, folder: Path, dtype: torch.dtype,
     config.dtype = dtype
     config.architectures = [causal_lm.config.architectures[0]] if causal_lm.config.architectures else None
     config.save_pretrained(folder)
-    save_torch_state_dict({n: t.contiguous() for n, t in weights.items()}, folder, metadata={"format": "pt"})
+    # Copies: experts are views of one fused tensor, which the writer would refuse.
+    copies = {name: tensor.clone() for name, tensor in weights.items()}
+    save_torch_state_dict(copies, folder, metadata={"format": "pt"})

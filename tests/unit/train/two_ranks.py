@@ -1,0 +1,59 @@
+"""One rank of a two-rank run, and the same work on any number of ranks in-process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from helpers import config, order, rollouts
+
+from engine.train.actor import Trainer
+from engine.train.plan import TrainerSpec
+from engine.train.weights import gathered_weights
+
+CONFIG = config(
+    train={"routing_replay": True, "logprob_chunk_tokens": 7},
+    actor={"adam": {"lr": 1e-3}, "max_norm": 1e9, "gradient_checkpoint": "full", "entropy_coef": 0.01},
+    algo={"advantage": {"is_correction_level": "token", "is_correction_threshold": (0.1, 10.0)}},
+)
+
+
+def orders(ranks: int, budget: int):
+    """Uneven lengths with two optimizer steps; a single rollout, so that other ranks have nothing; everything over age."""
+    several = rollouts(13, version=1)
+    for rollout in several[:4]:
+        rollout.segments[0].versions[rollout.segments[0].loss_mask] = 0
+    return [
+        order(several, ranks=ranks, budget=budget, per_step=8, version=2, max_staleness=1, trace=True),
+        order(rollouts(1, seed=5), ranks=ranks, budget=budget),
+        order(rollouts(3, seed=6), ranks=ranks, budget=budget, version=4, max_staleness=1),
+    ]
+
+
+def train_all(trainer: Trainer, ranks: int, budget: int) -> dict:
+    """Train on every order; gradients of each optimizer step, reports, final weights and scores."""
+    gradients: list[dict[str, torch.Tensor]] = []
+
+    def capture(*_):
+        gradients.append({n: p.grad.full_tensor().clone() for n, p in trainer.policy.lm.named_parameters()})
+
+    trainer.optimizer.register_step_pre_hook(capture)
+    reports = [trainer.train(o) for o in orders(ranks, budget)]
+    return {
+        "gradients": gradients,
+        "metrics": [r.metrics for r in reports],
+        "stepped": [r.stepped for r in reports],
+        "traced": [[t.sample for t in r.traces] for r in reports],
+        "weights": dict(gathered_weights(trainer.policy.lm, torch.float32)),
+        "scores": trainer.score([[1, 2, 3, 4], [5, 6]]),
+    }
+
+
+def main(rank: int, model_path: str, folder: str, port: int) -> None:
+    torch.set_num_threads(1)
+    trainer = Trainer(get=lambda references: references)
+    trainer.setup(TrainerSpec(CONFIG, model_path, rank=rank, world=2, port=port))
+    result = train_all(trainer, ranks=2, budget=30)
+    trainer.save(f"{folder}/step-000003", b"controller")
+    torch.save(result, Path(folder) / f"result-{rank}.pt")
+    torch.distributed.destroy_process_group()

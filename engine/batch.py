@@ -11,6 +11,7 @@ import torch
 
 from engine.algo.advantage import ESTIMATORS, AdvantageInputs
 from engine.config import Config
+from engine.rollout.pool import Batch
 from engine.rollout.transport import FinishedGroup, RolloutSummary, SegmentSummary
 from engine.train.balance import plan_optimizer_steps
 from engine.train.plan import SampleRef, TrainOrder
@@ -123,24 +124,19 @@ def spanning_rollouts(rollouts: list[RolloutSummary]) -> int:
     return sum(len({v for s in r.segments for v in s.version_tokens}) > 1 for r in rollouts)
 
 
-def prepare(groups: list[FinishedGroup], version: int, max_staleness: int, config: Config, traces: int) -> PreparedBatch:
-    """Build the order for one consumed batch. `traces`: how many rollouts to mark for inspection."""
-    rows, rollouts, dropped = select_rows(groups, version - max_staleness)
+def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
+    """Build the order for one consumed batch; a few rollouts, evenly spread, are marked for inspection."""
+    groups = taken.groups
+    rows, rollouts, dropped = select_rows(groups, taken.version - max_staleness)
     rewards = [clipped_reward(r.reward, config.reward.clip_range) for r in rollouts]
     group_index = {g.group_id: i for i, g in enumerate(groups)}
     rollout_groups = [0] * len(rollouts)
     for row in rows:
         rollout_groups[row.rollout_index] = group_index[row.group.group_id]
     advantages_ST = compute_advantages(rows, rewards, rollout_groups, config) if rows else torch.zeros(0, 0)
-    every = max(1, len(rollouts) // traces) if traces else 0
-    samples, scalars = [], []
-    for row, advantages_T in zip(rows, advantages_ST, strict=True):
-        values = advantages_T[: row.summary.sampled].float().numpy()
-        constant = bool(np.all(values == values[0]))
-        traced = bool(traces) and row.rollout_index % every == 0 and row.rollout_index // every < traces
-        samples.append(SampleRef(row.group.payload, row.rollout, row.segment, row.summary.length,
-                                 float(values[0]) if constant else values, traced))  # fmt: skip
-        scalars.append(float(values.mean()))
+    values = [a[: row.summary.sampled].float().numpy() for row, a in zip(rows, advantages_ST, strict=True)]
+    traced = traced_rollouts(len(rollouts), config.trace.rollouts_per_step)
+    samples = [sample_ref(row, v, row.rollout_index in traced) for row, v in zip(rows, values)]
     steps = plan_optimizer_steps(
         lengths=[row.summary.length for row in rows],
         tokens=[row.trained for row in rows],
@@ -149,8 +145,19 @@ def prepare(groups: list[FinishedGroup], version: int, max_staleness: int, confi
         ranks=config.trainer_ranks,
         budget=config.train.max_tokens_per_gpu,
     )
-    order = TrainOrder(version, max_staleness, samples, steps)
-    metrics = reward_metrics(rewards, rollout_groups) | rollout_metrics(groups)
+    order = TrainOrder(taken.version, max_staleness, samples, steps)
+    metrics = taken.queue | reward_metrics(rewards, rollout_groups) | rollout_metrics(groups + taken.lost)
     metrics["staleness/dropped_rollouts"] = float(dropped)
     metrics["staleness/spanning_rollouts"] = float(spanning_rollouts(rollouts))
-    return PreparedBatch(order, rows, scalars, metrics)
+    return PreparedBatch(order, rows, [float(v.mean()) for v in values], metrics)
+
+
+def traced_rollouts(count: int, wanted: int) -> set[int]:
+    """Indices of `wanted` of `count` rollouts, evenly spread."""
+    return {i * count // wanted for i in range(wanted)} if 0 < wanted < count else set(range(count if wanted else 0))
+
+
+def sample_ref(row: Row, advantages: np.ndarray, traced: bool) -> SampleRef:
+    """The order for one segment; an advantage that all its tokens share travels as a number."""
+    advantage = float(advantages[0]) if np.all(advantages == advantages[0]) else advantages
+    return SampleRef(row.group.payload, row.rollout, row.segment, row.summary.length, advantage, traced)

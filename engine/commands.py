@@ -92,6 +92,10 @@ class LiveKnobs:
         return cls(config.actor.adam.lr, config.train.max_staleness, config.algo.advantage.is_correction_threshold,
                    config.rollout.temperature)  # fmt: skip
 
+    def for_trainer(self) -> dict[str, Any]:
+        """The knobs that the trainer ranks read, by flag."""
+        return {"actor.adam.lr": self.lr, "algo.advantage.is_correction_threshold": self.is_threshold}
+
     def set(self, key: str, value: Any) -> None:
         name = {"actor.adam.lr": "lr", "train.max_staleness": "max_staleness", "rollout.temperature": "temperature"}
         setattr(self, name.get(key, "is_threshold"), value)

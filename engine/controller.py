@@ -14,7 +14,7 @@ from engine.config import Config
 from engine.evaluate import Evaluator
 from engine.placement import Cluster
 from engine.protocol import CheckpointEvent, ControlCommand, EventWriter, MetricsEvent, PhaseEvent, SyncEvent
-from engine.rollout.pool import RolloutPool
+from engine.rollout.pool import Batch, RolloutPool
 from engine.sync.publish import PublishReport, publish
 from engine.timers import StepTimer
 from engine.traces import TraceWriter
@@ -76,22 +76,20 @@ class Controller:
 
     async def _step(self) -> bool:
         """One batch through training, publication and reporting; False when the prompts are used up."""
-        groups = await self._next_batch()
-        if groups is None:
+        taken = await self._next_batch()
+        if taken is None:
             return False
-        snapshot = self.pool.snapshot_at_take()
         with self.timer.phase("prepare"):
-            batch = await asyncio.to_thread(prepare, groups, self.position.version, self.live.max_staleness, self.config,
-                                            self.config.trace.rollouts_per_step)  # fmt: skip
-            batch.order.live = {"lr": self.live.lr, "is_threshold": self.live.is_threshold}
+            batch = await asyncio.to_thread(prepare, taken, self.live.max_staleness, self.config)
+            batch.order.live = self.live.for_trainer()
         reports = await self._train(batch)
-        sync = await self._publish()
-        gap = await self._probe()
+        sync = await self._publish() if reports[0].stepped else self._keep_version()
+        gap = await self._probe() if sync else {}
         self.position.step += 1
-        await self._report(groups, batch, reports, snapshot, sync, gap)
+        await self._report(taken, batch, reports, sync, gap)
         return True
 
-    async def _next_batch(self) -> Any:
+    async def _next_batch(self) -> Batch | None:
         """Wait for a batch and serve commands meanwhile: the trainer is idle, so this is a safe point."""
         waiting = asyncio.create_task(self.pool.next_batch())
         try:
@@ -104,10 +102,8 @@ class Controller:
                     await self._serve_commands()
                 elif waiting.done():
                     return waiting.result()
-        except BaseException:
-            if not waiting.cancel():
-                self.pool.give_back(waiting)
-            raise
+        finally:
+            waiting.cancel()
 
     async def _train(self, batch: PreparedBatch) -> list[TrainReport]:
         started = time.perf_counter()
@@ -131,21 +127,26 @@ class Controller:
                          pause_seconds=sync.pause_seconds, held=sync.held)  # fmt: skip
         return sync
 
+    def _keep_version(self) -> None:
+        """A batch without a token to train changes no weights: nothing is published and the version stays."""
+        self.pool.published(self.position.version)
+
     async def _probe(self) -> dict[str, float]:
         if not self.probe.due(self.position.version):
             return {}
         with self.timer.phase("probe"):
             return await self.probe.measure(self.cluster)
 
-    async def _report(self, groups: Any, batch: PreparedBatch, reports: list[TrainReport], snapshot: dict[str, float],
-                      sync: PublishReport, gap: dict[str, float]) -> None:  # fmt: skip
+    async def _report(
+        self, taken: Batch, batch: PreparedBatch, reports: list[TrainReport], sync: PublishReport | None, gap: dict[str, float]
+    ) -> None:
         step, version = self.position.step, self.position.version
         with self.timer.phase("report"):
             engines = await self.progress.engine_metrics(self.cluster)
             await self.traces.write(step, batch, reports)
-        metrics = report.step_metrics(batch, reports[0], snapshot, sync, engines, self.timer)
+        metrics = report.step_metrics(batch, reports[0], sync, engines, self.timer)
         metrics |= {f"mismatch/{k}": v for k, v in gap.items()}
-        prompts = [g.prompt.prompt_id for g in groups]
+        prompts = [g.prompt.prompt_id for g in taken.groups]
         self.events.emit(MetricsEvent, step=step, version=version, metrics=metrics, prompts=prompts)
         self.progress.update(step=step, version=version)
         self.timer = StepTimer()

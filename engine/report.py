@@ -24,11 +24,13 @@ from engine.train.plan import TrainReport
 from engine.wire import encode_line, write_atomic
 
 
-def step_metrics(batch: PreparedBatch, report: TrainReport, snapshot: dict[str, float], sync: PublishReport,
-                 engines: dict[str, Any], timer: StepTimer) -> dict[str, Any]:  # fmt: skip
+def step_metrics(
+    batch: PreparedBatch, report: TrainReport, sync: PublishReport | None, engines: dict[str, Any], timer: StepTimer
+) -> dict[str, Any]:
     """All metrics of one step. A rate whose time was not measured is absent."""
-    metrics = batch.metrics | report.metrics | snapshot | sync.metrics() | engines | timer.metrics()
-    metrics["time/pause"] = sync.pause_seconds
+    metrics = batch.metrics | report.metrics | engines | timer.metrics()
+    if sync is not None:
+        metrics |= sync.metrics() | {"time/pause": sync.pause_seconds}
     tokens = sum(sample.length for sample in batch.order.samples)
     busy = timer.seconds.get("forward_backward", 0.0)
     if busy > 0:

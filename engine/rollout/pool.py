@@ -17,7 +17,7 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from engine.rollout.transport import FinishedGroup, GroupSpec, Prompt, Sampling
@@ -182,9 +182,9 @@ class RolloutPool:
         self.settings.max_staleness = max_staleness
         self._update()
 
-    def set_sampling(self, sampling: Sampling) -> None:
+    def set_temperature(self, temperature: float) -> None:
         """For groups admitted from now on."""
-        self.settings.sampling = sampling
+        self.settings.sampling = replace(self.settings.sampling, temperature=temperature)
 
     def pause(self) -> None:
         """Admit nothing; what is in flight goes on."""

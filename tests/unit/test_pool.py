@@ -223,7 +223,7 @@ def test_the_bound_can_change_while_the_pool_runs():
         pool.set_max_staleness(0)
         batches = await train(pool, sampler, steps=5)
         assert [len(set(ages(b))) for b in batches[3:]] == [1, 1] and set(ages(batches[4])) == {0}
-        pool.set_sampling(Sampling(temperature=0.3))
+        pool.set_temperature(0.3)
         assert pool.settings.sampling.temperature == 0.3
 
     run_virtual(main())

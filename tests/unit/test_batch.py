@@ -1,0 +1,107 @@
+"""From finished groups to a training order."""
+
+import math
+
+import numpy as np
+import pytest
+
+from engine.batch import clipped_reward, prepare, reward_metrics, traced_rollouts
+from engine.config import Config
+from engine.rollout.pool import Batch
+from engine.rollout.transport import FinishedGroup, Prompt, RolloutSummary, SegmentSummary
+
+
+def config(**algo) -> Config:
+    return Config.model_validate(
+        {"algo": {"advantage": {"estimator": "grpo", **algo}}, "rollout": {"batch_size": 2, "n_samples_per_prompt": 2},
+         "trace": {"rollouts_per_step": 2}}
+    )  # fmt: skip
+
+
+def rollout(name: str, reward: float, versions: dict[int, int], length: int = 10, **more) -> RolloutSummary:
+    segment = SegmentSummary(length, sum(versions.values()), versions)
+    return RolloutSummary(name, reward, reward, 1, False, [segment], **more)
+
+
+def group(name: str, *rollouts: RolloutSummary, **more) -> FinishedGroup:
+    return FinishedGroup(name, Prompt(f"{name}@0", "?"), list(rollouts), payload=f"payload-{name}", **more)
+
+
+def batch(*groups: FinishedGroup, version: int = 5, lost: tuple = ()) -> Batch:
+    return Batch(version, list(groups), {"queue/depth": 1.0}, list(lost))
+
+
+def test_group_advantages_token_counts_and_references():
+    taken = batch(
+        group("a", rollout("a0", 1.0, {5: 4}), rollout("a1", 0.0, {4: 3, 5: 1})),
+        group("b", rollout("b0", 0.5, {5: 2}), rollout("b1", 0.5, {5: 2})),
+    )
+    prepared = prepare(taken, max_staleness=2, config=config())
+    order = prepared.order
+    # One standard deviation (n - 1) of {1, 0} is sqrt(1/2), so the advantages are +-0.5 / sqrt(0.5); group b has no spread.
+    expected = 0.5 / math.sqrt(0.5)
+    assert [s.advantage for s in order.samples] == pytest.approx([expected, -expected, 0.0, 0.0], abs=1e-6)
+    assert [(s.payload, s.rollout) for s in order.samples] == [
+        ("payload-a", 0),
+        ("payload-a", 1),
+        ("payload-b", 0),
+        ("payload-b", 1),
+    ]
+    assert [step.tokens for step in order.optimizer_steps] == [12]
+    assert sorted(i for b in order.optimizer_steps[0].micro_batches[0] for i in b) == [0, 1, 2, 3]
+    metrics = prepared.metrics
+    assert metrics["reward/mean"] == 0.5 and metrics["reward/max"] == 1.0
+    assert metrics["reward/zero_std_group_frac"] == 0.5
+    assert metrics["staleness/spanning_rollouts"] == 1
+    assert metrics["rollout/response_len_mean"] == 3.0
+    assert metrics["queue/depth"] == 1.0
+    assert sum(s.trace for s in order.samples) == 2
+
+
+def test_tokens_over_age_leave_the_count_and_a_rollout_without_young_tokens_is_dropped():
+    taken = batch(group("a", rollout("a0", 1.0, {1: 3, 4: 2}), rollout("a1", 0.0, {1: 4})))
+    prepared = prepare(taken, max_staleness=1, config=config())
+    assert prepared.metrics["staleness/dropped_rollouts"] == 1
+    assert [step.tokens for step in prepared.order.optimizer_steps] == [2]
+    # Its only reward left, the group says nothing about better or worse.
+    assert [s.advantage for s in prepared.order.samples] == [0.0]
+    assert "reward/zero_std_group_frac" not in prepared.metrics
+
+
+def test_a_batch_without_young_tokens_makes_an_empty_order():
+    prepared = prepare(batch(group("a", rollout("a0", 1.0, {0: 3}))), max_staleness=0, config=config())
+    assert prepared.order.samples == [] and prepared.order.optimizer_steps == []
+
+
+def test_missing_rewards_are_counted_and_kept_out():
+    metrics = reward_metrics([1.0, math.nan, 3.0], [0, 0, 1])
+    assert metrics == {"reward/missing": 1.0, "reward/mean": 2.0, "reward/std": 1.0, "reward/max": 3.0}
+    assert math.isnan(clipped_reward(math.inf, (-1, 1))) and clipped_reward(7, (-1, 1)) == 1
+
+
+def test_segments_of_one_rollout_share_its_advantage_and_its_optimizer_step():
+    two = RolloutSummary("a0", 1.0, 1.0, 1, False, [SegmentSummary(8, 2, {5: 2}), SegmentSummary(6, 1, {5: 1})])
+    settings = config().model_copy(update={"train": config().train.model_copy(update={"batch_size": 1})})
+    prepared = prepare(batch(group("a", two, rollout("a1", 0.0, {5: 2}))), max_staleness=0, config=settings)
+    assert [s.segment for s in prepared.order.samples] == [0, 1, 0]
+    first, second = prepared.order.optimizer_steps
+    assert sorted(i for b in first.micro_batches[0] for i in b) == [0, 1] and first.tokens == 3
+    assert [i for b in second.micro_batches[0] for i in b] == [2] and second.tokens == 2
+    assert prepared.order.samples[0].advantage == prepared.order.samples[1].advantage > 0
+
+
+def test_a_token_level_advantage_travels_as_one_value_per_sampled_token():
+    settings = config(estimator="reinforce", gamma=0.5, no_whiten=True)
+    prepared = prepare(batch(group("a", rollout("a0", 1.0, {5: 3}))), max_staleness=0, config=settings)
+    np.testing.assert_allclose(prepared.order.samples[0].advantage, [0.25, 0.5, 1.0])
+
+
+def test_lost_groups_are_counted_but_not_trained():
+    lost = group("x", failed=2, retried=1, dropped={"invariant": 1})
+    metrics = prepare(batch(group("a", rollout("a0", 1.0, {5: 1})), lost=(lost,)), 0, config()).metrics
+    assert (metrics["rollout/failed"], metrics["rollout/retried"], metrics["rollout/dropped/invariant"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(("count", "wanted", "expected"), [(4, 2, {0, 2}), (3, 8, {0, 1, 2}), (5, 0, set()), (0, 4, set())])
+def test_traced_rollouts_are_spread_evenly(count, wanted, expected):
+    assert traced_rollouts(count, wanted) == expected

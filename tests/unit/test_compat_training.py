@@ -22,7 +22,7 @@ def test_routers_return_logits_weights_ids_and_experts_take_the_ids_second(norma
             num_experts_per_tok=3,
             mlp_only_layers=[1],
             norm_topk_prob=normalised,
-        )  # fmt: skip
+        )
     )
     layers = moe_layers(model)
     assert [layer.layer_id for layer in layers] == [0, 2]

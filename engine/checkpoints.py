@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.commands import LiveKnobs
 from engine.config import Config
+from engine.rollout.pool import with_payloads
 from engine.train.checkpoint import latest_checkpoint, prune_checkpoints
 from engine.wire import RunDir
 
@@ -39,8 +40,12 @@ class Checkpoints:
 
     async def save(self, cluster: Any, pool: Any, step: int, version: int, live: LiveKnobs) -> Saved:
         """Write one checkpoint; it counts once its completion mark is there."""
+        import ray
+
         started = time.perf_counter()
-        state = {"step": step, "version": version, "live": live, "pool": await asyncio.to_thread(pool.state_dict)}
+        # The state is taken here, on the loop, in one moment; only fetching its records may wait.
+        records = await asyncio.to_thread(with_payloads, pool.state_dict(), ray.get)
+        state = {"step": step, "version": version, "live": live, "pool": records}
         path = self.folder / f"step-{step:06d}"
         payload = pickle.dumps(state)
         await asyncio.gather(*[t.save(str(path), payload, self.save_hf) for t in cluster.trainers])
@@ -50,10 +55,12 @@ class Checkpoints:
 
     async def restore(self, cluster: Any, pool: Any) -> Restored | None:
         """Load the newest complete checkpoint into trainers and pool; None when there is none."""
+        import ray
+
         path = latest_checkpoint(self.folder)
         if path is None:
             return None
         payloads = await asyncio.gather(*[t.load(str(path)) for t in cluster.trainers])
         state = pickle.loads(payloads[0])
-        pool.load_state_dict(state["pool"])
+        pool.load_state_dict(with_payloads(state["pool"], ray.put))
         return Restored(state["step"], state["version"], state["live"])

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from engine.config import DataConfig
+from engine.config import DataConfig, EvalConfig
 from engine.rollout.transport import Prompt
 
 GYM_PREFIX = "reasoning-gym:"
@@ -70,10 +70,6 @@ class PromptStream:
         self.position += 1
         return self.sources[source].prompt(row, self.epoch)
 
-    def in_order(self) -> list[Prompt]:
-        """Every prompt once, unshuffled: what an evaluation runs on."""
-        return [source.prompt(row, 0) for source in self.sources for row in range(len(source.rows))]
-
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "position": self.position, "data": self._fingerprint()}
 
@@ -105,7 +101,7 @@ def draw_sources(sizes: list[int], weights: Sequence[float], random: np.random.G
             yield int(source)
 
 
-def load_prompts(data: DataConfig, seed: int, epochs: int = 1, flag: str = "data.prompt_dataset") -> PromptStream:
+def load_prompts(data: DataConfig, *, seed: int, epochs: int = 1, flag: str = "data.prompt_dataset") -> PromptStream:
     """Read every dataset of `data`. Raises DataError with one line naming the flag (`flag` is the one that lists them)."""
     if not data.prompt_dataset:
         raise DataError(f"--{flag} names no dataset")
@@ -121,6 +117,16 @@ def load_prompts(data: DataConfig, seed: int, epochs: int = 1, flag: str = "data
     limits = split_limit(data.max_samples, [len(s.rows) for s in sources], data.prompt_probs)
     sources = [Source(s.name, s.rows[:limit]) for s, limit in zip(sources, limits, strict=True)]
     return PromptStream(sources, data.prompt_probs, seed, epochs)
+
+
+def load_eval_sets(evaluation: EvalConfig, data: DataConfig) -> dict[str, list[Prompt]]:
+    """Held-out prompts in file order, by the short name of their dataset; keys and template are those of `data`."""
+    if not evaluation.dataset:
+        return {}
+    changes = {"prompt_dataset": evaluation.dataset, "prompt_split": evaluation.split, "prompt_probs": (),
+               "max_samples": evaluation.max_samples}  # fmt: skip
+    stream = load_prompts(data.model_copy(update=changes), seed=0, flag="eval.dataset")
+    return {s.name: [s.prompt(row, 0) for row in range(len(s.rows))] for s in stream.sources}
 
 
 def split_limit(limit: int, sizes: list[int], weights: Sequence[float]) -> list[int]:

@@ -92,7 +92,7 @@ class Attempt:
         live = LiveKnobs.of(config)
         manifest = await cluster.trainers[0].weight_manifest()
         checkpoints = Checkpoints(self.run, config)
-        prompts = load_prompts(config.data, config.train.num_episodes, config.train.seed)
+        prompts = load_prompts(config.data, seed=config.train.seed, epochs=config.train.num_episodes)
         pool = RolloutPool(prompts, cluster.dispatch, config)
         position = Position()
         saved = await checkpoints.restore(cluster, pool)

@@ -294,7 +294,7 @@ class RolloutPool:
         self._idle_since = now if idle else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is not trained yet: cursor, prompts to run again, finished groups (payloads as they are).
+        """Everything that is not trained yet: cursor, prompts to run again, finished groups (see `with_payloads`).
 
         A batch that was handed out counts as trained only once it is published, so save between `published` and the
         next `next_batch`.
@@ -314,6 +314,11 @@ class RolloutPool:
         self.prompts.load_state_dict(state["cursor"])
         self._returned = deque(state["pending"])
         self._finished = list(enumerate(state["finished"]))
+
+
+def with_payloads(state: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """A copy of a pool's state with every payload converted: references to records for saving, and back."""
+    return state | {"finished": [replace(group, payload=convert(group.payload)) for group in state["finished"]]}
 
 
 def _failed_group(spec: GroupSpec, error: BaseException) -> FinishedGroup:

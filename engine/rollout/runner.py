@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,20 +32,24 @@ class RunnerSpec:
     """What a runner process is told at its start.
 
     tokenizer    directory or hub name, or a tokenizer object
-    router       has awaitable generate(request) and abort(request_ids)
-    put          stores a group's records and returns what stands for them (an object reference)
     vocab_size   rows of the model's embedding; sampled ids outside it break an invariant
     """
 
     agent_path: str
     tokenizer: Any
-    router: Any
-    put: Callable[[list[Rollout]], Any]
     max_len: int
     apply_chat_template: bool = False
     vocab_size: int | None = None
     timeout_s: float = 1800.0
     max_retries: int = 1
+
+
+class TurnRouter(Protocol):
+    """The router as a runner calls it."""
+
+    def generate(self, request: GenerateRequest) -> Awaitable[GenerateResult]: ...
+
+    def abort(self, request_ids: list[str]) -> Awaitable[None]: ...
 
 
 @dataclass
@@ -69,16 +73,17 @@ class RunnerStats:
 class AgentRunnerActor:
     """Plain class; the controller wraps it into an actor. `start` before anything else."""
 
-    spec: RunnerSpec
-
     def __init__(self) -> None:
         self._groups: dict[str, asyncio.Task[FinishedGroup]] = {}
         self._requests: set[str] = set()
         self._aborts: set[asyncio.Task[None]] = set()
 
-    async def start(self, spec: RunnerSpec) -> None:
-        """Load the tokenizer and the agent module. Raises AgentError naming what to change."""
-        self.spec = spec
+    async def start(self, spec: RunnerSpec, router: TurnRouter, put: Callable[[list[Rollout]], Any]) -> None:
+        """Load the tokenizer and the agent module. Raises AgentError naming what to change.
+
+        `put` stores a group's records and returns what stands for them (an object reference).
+        """
+        self._spec, self._router, self._put = spec, router, put
         tokenizer = spec.tokenizer
         if isinstance(tokenizer, str):
             from transformers import AutoTokenizer
@@ -98,7 +103,7 @@ class AgentRunnerActor:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
-            return _finish(spec, [_Outcome(dropped="aborted") for _ in range(spec.n_samples)], self.spec.put)
+            return _finish(spec, [_Outcome(dropped="aborted") for _ in range(spec.n_samples)], self._put)
         finally:
             del self._groups[spec.group_id]
 
@@ -113,12 +118,12 @@ class AgentRunnerActor:
 
     async def _run_group(self, spec: GroupSpec) -> FinishedGroup:
         outcomes = await asyncio.gather(*(self._run_rollout(spec, index) for index in range(spec.n_samples)))
-        return _finish(spec, outcomes, self.spec.put)
+        return _finish(spec, outcomes, self._put)
 
     async def _run_rollout(self, spec: GroupSpec, index: int) -> _Outcome:
         """One rollout with its retries. What cannot turn out better the next time is not tried again."""
         outcome = _Outcome()
-        for attempt in range(self.spec.max_retries + 1):
+        for attempt in range(self._spec.max_retries + 1):
             outcome = await self._attempt(self._episode(spec, index, attempt))
             outcome.retried = attempt
             if outcome.rollout is not None or outcome.dropped:
@@ -126,13 +131,13 @@ class AgentRunnerActor:
         return outcome
 
     async def _attempt(self, episode: Episode) -> _Outcome:
-        limit = asyncio.timeout(self.spec.timeout_s)
+        limit = asyncio.timeout(self._spec.timeout_s)
         try:
             async with limit:
                 rollout = await self._agent.execute(episode)
             if rollout.sampled == 0:
                 return _Outcome(dropped="empty_tokens", error="the rollout has no sampled token")
-            check_rollout(rollout, vocab_size=self.spec.vocab_size)
+            check_rollout(rollout, vocab_size=self._spec.vocab_size)
             return _Outcome(rollout)
         except DropRollout as reason:
             return _Outcome(dropped=reason.reason, error=str(reason))
@@ -140,7 +145,7 @@ class AgentRunnerActor:
             return _Outcome(dropped="invariant", error=str(broken))
         except Exception as error:
             if limit.expired():
-                return _Outcome(error=f"the episode took longer than rollout.timeout_s ({self.spec.timeout_s:g} s)")
+                return _Outcome(error=f"the episode took longer than rollout.timeout_s ({self._spec.timeout_s:g} s)")
             return _Outcome(error=f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
     def _episode(self, spec: GroupSpec, index: int, attempt: int) -> Episode:
@@ -148,13 +153,13 @@ class AgentRunnerActor:
         if sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + ROLLOUT_SEED_STRIDE * (index + spec.n_samples * attempt))
         rollout_id = f"{spec.group_id}/{index}"
-        return Episode(rollout_id, spec.prompt, sampling, self.spec.max_len, self._codec, self._generate, attempt)
+        return Episode(rollout_id, spec.prompt, sampling, self._spec.max_len, self._codec, self._generate, attempt)
 
     async def _generate(self, request: GenerateRequest) -> GenerateResult:
         """One turn through the router; an episode that is cancelled or out of time also ends its generation."""
         self._requests.add(request.request_id)
         try:
-            return await self.spec.router.generate(request)
+            return await self._router.generate(request)
         except asyncio.CancelledError:
             abort = asyncio.ensure_future(self._abort(request.request_id))
             self._aborts.add(abort)
@@ -164,7 +169,7 @@ class AgentRunnerActor:
             self._requests.discard(request.request_id)
 
     async def _abort(self, request_id: str) -> None:
-        await self.spec.router.abort([request_id])
+        await self._router.abort([request_id])
 
 
 def _finish(spec: GroupSpec, outcomes: list[_Outcome], put: Callable[[list[Rollout]], Any]) -> FinishedGroup:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import DataConfig
-from engine.data import DataError, PromptStream, Source, draw_sources, load_prompts, parse_value, split_limit
+from engine.config import DataConfig, EvalConfig
+from engine.data import DataError, PromptStream, Source, draw_sources, load_eval_sets, load_prompts, parse_value, split_limit
 
 
 def write_jsonl(path, rows):
@@ -45,7 +45,6 @@ def test_jsonl_rows_become_prompts_with_label_and_the_rest_as_metadata(tmp_path)
     assert {p.prompt_id for p in prompts} == {f"sums:{i}@{e}" for i in range(5) for e in range(2)}
     assert all((p.label, p.metadata) == (int(p.prompt), {"level": int(p.prompt) % 3}) for p in prompts)
     assert [p.prompt for p in prompts[:5]] != [p.prompt for p in prompts[5:]], "each epoch has its own order"
-    assert [p.prompt_id for p in stream.in_order()] == [f"sums:{i}@0" for i in range(5)]
 
 
 @pytest.mark.parametrize("layout", ["train.jsonl", "train.parquet", "train-00000-of-00001.parquet", "data/train-0.parquet"])
@@ -54,14 +53,14 @@ def test_a_dataset_directory_is_read_by_split(tmp_path, layout):
     write = write_jsonl if layout.endswith("jsonl") else write_parquet
     write(folder / layout, rows(4))
     write(folder / layout.replace("train", "test"), rows(2, "t"))
-    assert {p.prompt for p in take_all(load_prompts(config(str(folder)), 0))} == {"0", "1", "2", "3"}
-    held_out = take_all(load_prompts(config(str(folder), prompt_split="test"), 0))
+    assert {p.prompt for p in take_all(load_prompts(config(str(folder)), seed=0))} == {"0", "1", "2", "3"}
+    held_out = take_all(load_prompts(config(str(folder), prompt_split="test"), seed=0))
     assert sorted(p.prompt_id for p in held_out) == ["sums:0@0", "sums:1@0"]
 
 
 def test_parquet_keeps_message_lists(tmp_path):
     messages = [{"role": "user", "content": "1+1"}]
-    stream = load_prompts(config(write_parquet(tmp_path / "chat.parquet", [{"input": messages, "answer": "2"}])), 0)
+    stream = load_prompts(config(write_parquet(tmp_path / "chat.parquet", [{"input": messages, "answer": "2"}])), seed=0)
     assert stream.next().prompt == messages
 
 
@@ -113,13 +112,25 @@ def test_what_cannot_be_used_is_one_line_that_names_the_flag(tmp_path):
             load_prompts(data, seed=0)
         assert "\n" not in str(error.value)
     with pytest.raises(DataError, match=r"--eval\.dataset: there is no file"):
-        load_prompts(config("nowhere"), 0, flag="eval.dataset")
+        load_prompts(config("nowhere"), seed=0, flag="eval.dataset")
+
+
+def test_evaluation_sets_come_in_file_order_by_name(tmp_path):
+    a, b = write_jsonl(tmp_path / "easy.jsonl", rows(4)), write_jsonl(tmp_path / "hard.jsonl", rows(2, "h"))
+    data = config("never read", prompt_probs=(1.0,), max_samples=1)
+    sets = load_eval_sets(EvalConfig(dataset=(a, b)), data)
+    assert {n: [p.prompt for p in prompts] for n, prompts in sets.items()} == {"easy": ["0", "1", "2", "3"], "hard": ["h0", "h1"]}
+    assert sets["easy"][3].prompt_id == "easy:3@0" and sets["easy"][3].label == 3
+    assert [len(p) for p in load_eval_sets(EvalConfig(dataset=(a, b), max_samples=3), data).values()] == [2, 1]
+    assert load_eval_sets(EvalConfig(), data) == {}
+    with pytest.raises(DataError, match=r"--eval\.dataset: there is no file"):
+        load_eval_sets(EvalConfig(dataset=("nowhere",)), data)
 
 
 def test_sources_of_the_same_name_stay_apart(tmp_path):
     a = write_jsonl(tmp_path / "x" / "sums.jsonl", rows(2))
     b = write_jsonl(tmp_path / "y" / "sums.jsonl", rows(2))
-    ids = {p.prompt_id for p in take_all(load_prompts(config(a, b), 0))}
+    ids = {p.prompt_id for p in take_all(load_prompts(config(a, b), seed=0))}
     assert ids == {"sums:0@0", "sums:1@0", "sums.1:0@0", "sums.1:1@0"}
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.data import PromptStream, Source
 from engine.rollout.dispatch import NoRunner, RunnerDispatch
-from engine.rollout.pool import PoolSettings, RolloutPool, RunFailed
+from engine.rollout.pool import PoolSettings, RolloutPool, RunFailed, with_payloads
 from engine.rollout.transport import FinishedGroup, RolloutSummary, Sampling, SegmentSummary
 from tests.scripted import run_virtual
 
@@ -285,10 +285,11 @@ def test_evaluation_runs_beside_training_past_admission():
         sampler = Sampler(outcome=lambda spec: "raise" if spec.evaluation and spec.prompt.prompt == "3" else None)
         pool = pool_of(sampler, staleness=0)
         pool.start()
-        groups = await pool.run_eval(stream(9).in_order(), Sampling(temperature=0.0), 1)
+        groups = await pool.run_eval(list(iter(stream(9).next, None)), Sampling(temperature=0.0), 1)
         assert len(sampler.dispatched) == 13
-        assert [len(g.rollouts) for g in groups] == [1, 1, 1, 0, 1, 1, 1, 1, 1]
-        assert groups[3].errors == ["ConnectionError: runner lost"] and groups[3].failed == 1
+        assert [len(g.rollouts) for g in groups] == [int(g.prompt.prompt != "3") for g in groups]
+        (failed,) = (g for g in groups if g.failed)
+        assert failed.errors == ["ConnectionError: runner lost"]
         batches = await train(pool, sampler)
         assert len({g.prompt.prompt_id for b in batches for g in b.groups}) == 40
 
@@ -393,7 +394,9 @@ def test_a_saved_state_runs_its_prompts_first_and_keeps_finished_groups():
         assert len(before["pending"]) + len(before["finished"]) == before["admitted"] == 8 and before["finished"]
 
         resumed = pool_of(sampler, staleness=1)
-        resumed.load_state_dict(before)
+        saved = with_payloads(before, lambda payload: [payload])
+        assert [g.payload for g in saved["finished"]] == [[g.group_id] for g in before["finished"]]
+        resumed.load_state_dict(with_payloads(saved, lambda payload: payload[0]))
         sampler.dispatched.clear()
         resumed.start()
         await asyncio.sleep(0.5)

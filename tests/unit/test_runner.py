@@ -45,7 +45,7 @@ async def make(agent, *engines, **options):
     router = Router()
     await router.start(engines)
     runner = AgentRunnerActor()
-    await runner.start(RunnerSpec(agent, CharTokenizer(), router, put, max_len=200, **options))
+    await runner.start(RunnerSpec(agent, CharTokenizer(), max_len=200, **options), router, put)
     return runner, stored
 
 
@@ -143,7 +143,7 @@ def test_an_episode_out_of_time_fails_and_its_generation_ends(agent):
         assert (finished.failed, finished.retried) == (2, 2)
         assert finished.errors == ["the episode took longer than rollout.timeout_s (5 s)"]
         assert asyncio.get_running_loop().time() == pytest.approx(10.0)
-        stats = await runner.spec.router.stats()
+        stats = await runner._router.stats()
         assert stats[0].requests == 0
 
     run_virtual(main())
@@ -168,7 +168,7 @@ def test_aborting_a_group_ends_its_generations_behind_a_process_border(agent):
     async def main():
         engine = ScriptedEngine(Script(lambda turn: 1000))
         runner, stored = await make(agent, engine)
-        runner.spec.router = remote = RemoteRouter(runner.spec.router)
+        runner._router = remote = RemoteRouter(runner._router)
         job = asyncio.ensure_future(runner.run_group(group(n=3)))
         await asyncio.sleep(1)
         await runner.abort_group("g0")

@@ -53,9 +53,10 @@ class Probe:
 
     async def measure(self, cluster: Cluster) -> dict[str, float]:
         """mismatch/* over every engine; both sides hold the version that was just published."""
-        trainer = cluster.trainers[0].score(self.sequences)
+        # A sharded forward pass needs every rank, though all return the same.
+        ranks = [t.score(self.sequences) for t in cluster.trainers]
         scored = [await call for call in [e.score(self.sequences) for e in cluster.engines]]
-        ours = torch.from_numpy(np.concatenate(await trainer))
+        ours = torch.from_numpy(np.concatenate([await rank for rank in ranks][0]))
         mask = torch.ones_like(ours, dtype=torch.bool)
         gaps = [gap_sums(ours, torch.from_numpy(np.concatenate(theirs)), mask) for theirs in scored]
         finished = [finish_gap(g) for g in gaps]

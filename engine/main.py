@@ -25,9 +25,7 @@ from engine.rollout.pool import RolloutPool, RunFailed
 from engine.rollout.transport import Sampling
 from engine.sync.publish import PublishError, publish
 from engine.traces import TraceWriter, token_pieces
-from engine.wire import RunDir
-
-EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 3
+from engine.wire import EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED, RunDir
 
 
 @dataclass

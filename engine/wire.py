@@ -4,6 +4,7 @@ starts at once and survives a broken environment. The records themselves are mod
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -17,6 +18,10 @@ from typing import Any
 PROTOCOL = 1
 ROTATE_BYTES = 32 * 1024 * 1024
 DIR_MODE, FILE_MODE = 0o700, 0o600
+OWNER_FILE = "supervisor.json"
+CHECKPOINT_MARK = "COMPLETE"
+# How the process of an attempt ends: all steps done, an error, a stop command after its checkpoint.
+EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED = 0, 1, 3
 
 
 def to_wire(value: Any) -> Any:
@@ -95,18 +100,26 @@ class RunDir:
             return []
         return sorted(int(p.name) for p in self.attempts.iterdir() if p.name.isdigit())
 
-    def claim_attempt(self) -> int:
-        """Claim the next attempt number by mkdir; two claimants never get the same one."""
+    def claim_attempt(self, owner: dict[str, Any] | None = None) -> int:
+        """Claim the next attempt number; `owner` says who supervises it.
+
+        A prepared folder is renamed to its number, which fails when that number is taken: two claimants never get the
+        same one, and nobody sees an attempt without its owner.
+        """
+        prepared = self.attempts / f".claim-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        for folder in (prepared, prepared / "events", prepared / "logs"):
+            folder.mkdir(mode=DIR_MODE)
+        if owner is not None:
+            write_atomic(prepared / OWNER_FILE, encode_line(owner))
         number = (self.attempt_numbers() or [0])[-1] + 1
         while True:
             try:
-                self.attempt(number).mkdir(mode=DIR_MODE)
-            except FileExistsError:
+                prepared.rename(self.attempt(number))
+                return number
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
                 number += 1
-                continue
-            for name in ("events", "logs"):
-                (self.attempt(number) / name).mkdir(mode=DIR_MODE)
-            return number
 
 
 class LogWriter:

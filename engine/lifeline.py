@@ -1,0 +1,46 @@
+"""The controller's end of the pipe from its supervisor: when the supervisor is gone, the attempt ends too.
+
+Standard library only. Call `hold()` first thing in the controller.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from engine import processes
+
+PIPE_VARIABLE = "MOLT_LIFELINE_FD"
+
+
+def hold(on_lost: Callable[[], None] | None = None) -> bool:
+    """Watch the pipe in a thread; when the supervisor dies run `on_lost` (default: `end`).
+
+    Returns False when there is no supervisor, as in a test or a debugger.
+    """
+    number = os.environ.pop(PIPE_VARIABLE, None)
+    if number is None:
+        return False
+    descriptor = int(number)
+    os.set_inheritable(descriptor, False)
+
+    def watch() -> None:
+        while os.read(descriptor, 1):
+            pass
+        (on_lost or end)()
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+    return True
+
+
+def end() -> None:
+    """Kill everything that belongs to this attempt, then this process."""
+    attempt = os.environ.get(processes.MARKER)
+
+    def members() -> set[int]:
+        return processes.descendants(os.getpid()) | processes.marked(lambda value: value == attempt)
+
+    processes.kill_until_gone(members, 5)
+    os.kill(os.getpid(), signal.SIGKILL)

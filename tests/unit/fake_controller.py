@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 from engine import lifeline
 from engine.wire import EXIT_STOPPED, RunDir, write_atomic

@@ -14,7 +14,9 @@ from engine import processes, protocol, supervisor
 from engine.wire import EventReader, RunDir
 
 FAKE = Path(__file__).with_name("fake_controller.py")
-START = "import sys; from engine.supervisor import *; sys.exit(Supervisor(RunDir(sys.argv[1]), sys.argv[3:], float(sys.argv[2])).execute())"
+START = """import sys
+from engine.supervisor import *
+sys.exit(Supervisor(RunDir(sys.argv[1]), sys.argv[3:], float(sys.argv[2])).execute())"""
 
 
 def until(condition: Callable[[], object], seconds: float = 15) -> None:
@@ -170,7 +172,8 @@ def test_a_live_run_refuses_a_second_supervisor(run, start):
     until(lambda: ready(run))
     second = subprocess.run([sys.executable, "-m", "engine.supervisor", str(run.path)], capture_output=True, text=True)
     assert second.returncode == 2 and second.stdout == ""
-    assert second.stderr.startswith("refused: run is already running: attempt 1, supervisor pid") and second.stderr.count("\n") == 1
+    assert second.stderr.startswith("refused: run is already running: attempt 1, supervisor pid")
+    assert second.stderr.count("\n") == 1
     assert run.attempt_numbers() == [1] and first.poll() is None
 
 

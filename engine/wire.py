@@ -138,7 +138,7 @@ class LogWriter:
         self._descriptor = self._open()
 
     def _open(self) -> int:
-        self._size = 0
+        self._size, self._torn = 0, False
         return os.open(self.folder / f"{self._index:06d}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
 
     def write(self, kind: str, step: int | None = None, version: int | None = None, **fields: Any) -> None:
@@ -150,7 +150,13 @@ class LogWriter:
             os.close(self._descriptor)
             self._index += 1
             self._descriptor = self._open()
-        self._size += os.write(self._descriptor, line)
+        if self._torn:
+            line = b"\n" + line
+        written = os.write(self._descriptor, line)
+        self._size += written
+        self._torn = written < len(line)
+        if self._torn:
+            raise OSError(errno.ENOSPC, "the file system took only a part of an event")
         self.seq += 1
 
     def close(self) -> None:

@@ -11,10 +11,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from engine.config import DataConfig, EvalConfig
+from engine.config import GYM_PREFIX, SPLIT_PATTERNS, DataConfig, EvalConfig
 from engine.rollout.transport import Prompt
-
-GYM_PREFIX = "reasoning-gym:"
 
 
 class DataError(ValueError):
@@ -165,8 +163,8 @@ def _read(spec: str, data: DataConfig, flag: str) -> tuple[str, Rows]:
 
 def _split_files(folder: Path, split: str, flag: str) -> list[Path]:
     """The files of one split: <split>.jsonl, <split>*.parquet or data/<split>-*.parquet."""
-    for pattern in (f"{split}.jsonl", f"{split}*.parquet", f"data/{split}-*.parquet"):
-        found = sorted(folder.glob(pattern))
+    for pattern in SPLIT_PATTERNS:
+        found = sorted(folder.glob(pattern.format(split=split)))
         if found:
             return found
     raise DataError(f"--{flag}: {folder} has no {split}.jsonl, {split}*.parquet or data/{split}-*.parquet "

@@ -6,13 +6,14 @@ Standard library only. Call `hold()` first thing in the controller.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
 
 from engine import processes
 
-PIPE_VARIABLE = "MOLT_LIFELINE_FD"
+PIPE_VARIABLE, SCRATCH_VARIABLE = "MOLT_LIFELINE_FD", "MOLT_SCRATCH"
 
 
 def hold(on_lost: Callable[[], None] | None = None) -> bool:
@@ -36,11 +37,13 @@ def hold(on_lost: Callable[[], None] | None = None) -> bool:
 
 
 def end() -> None:
-    """Kill everything that belongs to this attempt, then this process."""
+    """Kill everything that belongs to this attempt, remove its scratch directory, then kill this process."""
     attempt = os.environ.get(processes.MARKER)
 
     def members() -> set[int]:
         return processes.descendants(os.getpid()) | processes.marked(lambda value: value == attempt)
 
     processes.kill_until_gone(members, 5)
+    if SCRATCH_VARIABLE in os.environ:
+        shutil.rmtree(os.environ[SCRATCH_VARIABLE], ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)

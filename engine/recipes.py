@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config import Config
+from engine.config import GYM_PREFIX, Config
 from engine.flags import Overrides, Problem, parse_overrides, read_toml, resolve, suggest
-from engine.validate import GENERATED, validate
+from engine.validate import validate
 
 # Settings that name files: relative ones are meant from the recipe's folder, on the command line from the working directory.
 FILE_SETTINGS = ("train.agent_path", "data.prompt_dataset", "eval.dataset", "actor.model_name_or_path", "ckpt.path")
@@ -112,7 +112,7 @@ def anchored_overrides(overrides: Overrides, folder: Path) -> Overrides:
 
 def _anchored(value: Any, path: str, folder: Path) -> Any:
     """An absolute file name; names that are no files (generated data, hub and built-in models) stay as they are."""
-    if not isinstance(value, str) or not value or value.startswith(GENERATED):
+    if not isinstance(value, str) or not value or value.startswith(GYM_PREFIX):
         return value
     here = folder / Path(value).expanduser()
     if path == "actor.model_name_or_path":

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import processes
-from engine.lifeline import PIPE_VARIABLE
+from engine.lifeline import PIPE_VARIABLE, SCRATCH_VARIABLE
 from engine.wire import (
     CHECKPOINT_MARK,
     EXIT_COMPLETED,
@@ -159,7 +159,7 @@ class Supervisor:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")])),
             "PYTHONUNBUFFERED": "1",
-            "MOLT_SCRATCH": self.scratch,
+            SCRATCH_VARIABLE: self.scratch,
             PIPE_VARIABLE: str(lifeline),
             processes.MARKER: self.marker,
         }

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.algo.names import GROUP_ESTIMATORS, forbidden_correction
-from engine.config import Config
+from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
 from engine.flags import Problem, suggest
 
 Rule = Callable[[Config], Iterator[Problem]]
 RULES: list[Rule] = []
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
-GENERATED = "reasoning-gym:"
 DATASET_SUFFIXES = (".jsonl", ".parquet")
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -48,21 +47,30 @@ def model_is_given(config: Config) -> Iterator[Problem]:
 def prompts_are_given(config: Config) -> Iterator[Problem]:
     if not config.data.prompt_dataset:
         yield Problem("data.prompt_dataset", "no prompts are set; give a JSONL or Parquet file, a dataset directory or "
-                      f"{GENERATED}NAME")  # fmt: skip
+                      f"{GYM_PREFIX}NAME")  # fmt: skip
 
 
 @rule
 def datasets_exist(config: Config) -> Iterator[Problem]:
-    for flag, names in (("data.prompt_dataset", config.data.prompt_dataset), ("eval.dataset", config.eval.dataset)):
+    for flag, names, split in (("data.prompt_dataset", config.data.prompt_dataset, config.data.prompt_split),
+                               ("eval.dataset", config.eval.dataset, config.eval.split)):  # fmt: skip
         for name in names:
-            path = Path(name).expanduser()
-            if name.startswith(GENERATED):
-                if not name.removeprefix(GENERATED).partition("?")[0]:
-                    yield Problem(flag, f"'{name}' names no task; write {GENERATED}NAME, for example {GENERATED}chain_sum")
-            elif not path.exists():
-                yield Problem(flag, f"{name} does not exist")
-            elif path.is_file() and path.suffix not in DATASET_SUFFIXES:
-                yield Problem(flag, f"{name} is neither {' nor '.join(DATASET_SUFFIXES)} nor a dataset directory")
+            if (fault := _dataset_fault(name, split)) is not None:
+                yield Problem(flag, fault)
+
+
+def _dataset_fault(name: str, split: str) -> str | None:
+    if name.startswith(GYM_PREFIX):
+        named = name.removeprefix(GYM_PREFIX).partition("?")[0]
+        return None if named else f"'{name}' names no task; write {GYM_PREFIX}NAME, for example {GYM_PREFIX}chain_sum"
+    path = Path(name).expanduser()
+    if not path.exists():
+        return f"{name} does not exist"
+    if path.is_file():
+        known = path.suffix in DATASET_SUFFIXES
+        return None if known else f"{name} is neither {' nor '.join(DATASET_SUFFIXES)} nor a dataset directory"
+    patterns = [pattern.format(split=split) for pattern in SPLIT_PATTERNS]
+    return None if any(any(path.glob(p)) for p in patterns) else f"{name} has no split '{split}' ({', '.join(patterns)})"
 
 
 @rule

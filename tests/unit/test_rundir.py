@@ -13,7 +13,7 @@ from engine import console, protocol, recipes, rundir
 from engine.__main__ import main
 from engine.flags import load_run_toml
 from tests.make_golden import GOLDEN
-from tests.unit.test_supervisor import FAKE, START, until
+from tests.supervised import supervisor_command, until
 
 RECIPE = """
 [recipe]
@@ -129,8 +129,8 @@ def test_usage(argv, capsys):
 def test_the_foreground_shows_lines_stops_on_ctrl_c_and_gives_the_runs_exit_code(recipe, tmp_path):
     run = prepare(recipe, tmp_path / "runs")
     code = "import sys; from engine import wire, __main__ as m; sys.exit(m.follow(wire.RunDir(sys.argv[1]), sys.argv[2:]))"
-    supervisor = [sys.executable, "-c", START, str(run.path), "20", sys.executable, str(FAKE), "stops"]
-    process = subprocess.Popen([sys.executable, "-c", code, str(run.path), *supervisor], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", code, str(run.path), *supervisor_command(run, "stops")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     until(lambda: (run.attempt(1) / "ready").exists())
     process.send_signal(signal.SIGINT)
     lines = process.communicate(timeout=20)[0].splitlines()

@@ -5,25 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine import processes, protocol, supervisor
 from engine.wire import EventReader, RunDir
-
-FAKE = Path(__file__).with_name("fake_controller.py")
-START = """import sys
-from engine.supervisor import *
-sys.exit(Supervisor(RunDir(sys.argv[1]), sys.argv[3:], float(sys.argv[2])).execute())"""
-
-
-def until(condition: Callable[[], object], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
+from tests.supervised import start_supervisor, until
 
 
 @pytest.fixture
@@ -39,15 +27,14 @@ def start(run):
     started: list[subprocess.Popen] = []
 
     def start(mode: str, grace: float = 20) -> subprocess.Popen:
-        command = [sys.executable, "-c", START, str(run.path), str(grace), sys.executable, str(FAKE), mode]
-        started.append(subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True))
+        started.append(start_supervisor(run, mode, grace))
         return started[-1]
 
     yield start
     for process in started:
         processes.kill_until_gone(lambda pid=process.pid: processes.descendants(pid), 5)
         process.kill()
-        process.communicate()
+        process.wait()
     processes.kill_until_gone(lambda: of_run(run), 5)
 
 
@@ -159,8 +146,11 @@ def test_killed_supervisor_takes_the_attempt_along_and_the_next_one_records_it(r
     until(lambda: ready(run))
     members = of_run(run)
     assert len(members) == 2
+    scratch = Path((run.attempt(1) / "scratch").read_text())
+    assert scratch.is_dir()
     first.kill()
     until(lambda: not any(alive(pid) for pid in members), 10)
+    assert not scratch.exists()
     assert protocol.read_exit(run, 1) is None
     assert start("ends").wait(15) == 0
     assert protocol.read_exit(run, 1).reason == "crashed" and protocol.read_exit(run, 1).step == 1

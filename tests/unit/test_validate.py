@@ -18,6 +18,8 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("agent.py").write_text(AGENT)
     Path("prompts.jsonl").write_text("{}\n")
+    Path("set/data").mkdir(parents=True)
+    Path("set/data/train-0.parquet").touch()
     Path("dense").mkdir()
     Path("dense/config.json").write_text(json.dumps({"model_type": "qwen3"}))
     Path("moe").mkdir()
@@ -43,7 +45,7 @@ def problems(**changes: str) -> list:
 
 def test_a_sound_configuration_has_no_problem(folder):
     assert problems() == []
-    assert problems(data__prompt_dataset="reasoning-gym:chain_sum?num_terms=2 .", data__prompt_probs="1 3") == []
+    assert problems(data__prompt_dataset="reasoning-gym:chain_sum?num_terms=2 set", data__prompt_probs="1 3") == []
     assert problems(algo__advantage__is_correction_level="off", train__max_staleness="0", rollout__top_p="0.9") == []
     assert problems(actor__model_name_or_path="./moe", train__routing_replay="true") == []
     assert problems(actor__model_name_or_path="org/name", train__routing_replay="true") == []
@@ -57,6 +59,7 @@ CASES = [
     ({"actor.model_name_or_path": "./nowhere"}, "actor.model_name_or_path", "no config.json"),
     ({"data.prompt_dataset": ""}, "data.prompt_dataset", "no prompts are set"),
     ({"data.prompt_dataset": "gone.jsonl"}, "data.prompt_dataset", "gone.jsonl does not exist"),
+    ({"data.prompt_dataset": "set", "data.prompt_split": "test"}, "data.prompt_dataset", "no split 'test'"),
     ({"data.prompt_dataset": "agent.py"}, "data.prompt_dataset", "neither .jsonl nor .parquet"),
     ({"data.prompt_dataset": "reasoning-gym:?size=3"}, "data.prompt_dataset", "names no task"),
     ({"data.prompt_probs": "1 2"}, "data.prompt_probs", "2 weights for 1 datasets"),

@@ -55,7 +55,7 @@ def test_numpy_values_become_plain():
     assert to_wire(value) == {"a": "nan", "b": [0, 1, 2], "c": [2], "d": [1.5, "-inf"]}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(JSON, min_size=1, max_size=6), st.integers(60, 400), st.integers(0, 10**6))
 def test_any_cut_of_the_log_loses_only_what_was_cut(tmp_path_factory, payloads, rotate, where):
     files = write_log(tmp_path_factory.mktemp("cut"), payloads, rotate)
@@ -72,7 +72,7 @@ def test_any_cut_of_the_log_loses_only_what_was_cut(tmp_path_factory, payloads, 
     assert [r["payload"] for r in records] == [to_wire(p) for p in payloads[: len(records)]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(JSON, min_size=1, max_size=6), st.integers(60, 400), st.lists(st.integers(1, 200), min_size=1))
 def test_a_reader_that_follows_sees_every_event_once(tmp_path_factory, payloads, rotate, portions):
     """The log arrives in arbitrary portions; the reader polls after each."""

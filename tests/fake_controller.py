@@ -43,6 +43,7 @@ def forever() -> None:
 
 
 lifeline.hold()
+(folder / "scratch").write_text(os.environ["MOLT_SCRATCH"])
 progress(phase="running", step=1, version=1, max_steps=5)
 if mode == "stops":
     signal.signal(signal.SIGTERM, checkpoint_and_stop)

@@ -65,6 +65,12 @@ class ActorConfig(Section):
 
 class FsdpConfig(Section):
     param_dtype: Literal["fp32", "bf16"] = option("bf16", "compute type of the trainer; masters stay fp32")
+    tp_size: PositiveInt = option(1, "ranks that split every matrix of the trainer (CUDA)")
+    cp_size: PositiveInt = option(1, "ranks that split every sequence (CUDA)")
+    ep_size: PositiveInt = option(1, "ranks that share the experts of a MoE model (CUDA)")
+    offload: Literal["none", "optimizer", "full"] = option(
+        "none", "what lives in host memory: Adam's state, or weights too (CUDA)"
+    )
 
 
 class DataConfig(Section):
@@ -177,6 +183,34 @@ class PlacementConfig(Section):
     pin_cores: bool = option(False, "split the machine's cores evenly between sampler and trainer (CPU)")
 
 
+class SlurmConfig(Section):
+    partition: str | None = option(None, "partition; empty: the cluster's default")
+    account: str | None = option(None, "account to charge")
+    qos: str | None = option(None, "quality of service")
+    reservation: str | None = option(None, "reservation to use")
+    constraint: str | None = option(None, "node features that are needed, such as h100&nvlink")
+    nodes: PositiveInt = option(1, "nodes of the allocation")
+    gpus_per_node: NonNegativeInt = option(0, "GPUs of every node")
+    gpu_type: str | None = option(None, "GPU type as the cluster names it, such as h100")
+    cpus_per_task: PositiveInt | None = option(None, "CPUs on every node; empty: what the partition gives")
+    mem: str | None = option(None, "memory on every node as Slurm writes it (256G); 0: all of it")
+    time: str = option("04:00:00", "time limit as Slurm writes it (2-00:00:00); the run outlives it by requeueing")
+    exclusive: bool = option(False, "whole nodes")
+    comment: str | None = option(None, "job comment, where a site wants one (idle-reaper exemptions, say)")
+    extra: tuple[str, ...] = option((), "further options of sbatch, one each, such as --mail-type=END")
+    modules: tuple[str, ...] = option((), "modules to load in the job")
+    env: tuple[str, ...] = option((), "environment of the job: NAME=value to set, NAME to pass on from here")
+    setup: tuple[str, ...] = option((), "shell commands that run in the job before anything else")
+    container: str | None = option(None, "container image: a path, or what pyxis takes")
+    container_kind: Literal["pyxis", "apptainer"] = option("pyxis", "how the container is started")
+    container_mounts: tuple[str, ...] = option((), "host:container paths to mount; the run directory always is")
+    python: str | None = option(None, "interpreter of the engine in the job; empty: the one that launches")
+    signal_seconds: PositiveInt = option(300, "seconds before the time limit at which the run saves and requeues")
+    requeue: bool = option(True, "go on in a new job start after a time limit, preemption or node failure")
+    max_restarts: NonNegativeInt = option(3, "restarts after crashes without a step between them, each after a longer wait")
+    object_store_gb: PositiveFloat | None = option(None, "Ray's object store on every node; empty: Ray decides")
+
+
 class Config(Section):
     recipe: RecipeInfo = RecipeInfo()
     actor: ActorConfig = ActorConfig()
@@ -192,6 +226,7 @@ class Config(Section):
     tiny: TinyConfig = TinyConfig()
     trace: TraceConfig = TraceConfig()
     placement: PlacementConfig = PlacementConfig()
+    slurm: SlurmConfig = SlurmConfig()
 
     @property
     def rollouts_per_batch(self) -> int:

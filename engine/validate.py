@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.algo.names import GROUP_ESTIMATORS, forbidden_correction
+from engine.cluster_rules import CLUSTER_RULES
 from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
 from engine.flags import Problem, suggest
 
@@ -24,7 +25,7 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 def validate(config: Config) -> list[Problem]:
     """Every broken rule; empty when the configuration can run. Relative paths are taken from the working directory."""
-    return [problem for rule in RULES for problem in rule(config)]
+    return [problem for rule in (*RULES, *CLUSTER_RULES) for problem in rule(config)]
 
 
 def rule(check: Rule) -> Rule:

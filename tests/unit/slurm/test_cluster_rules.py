@@ -1,0 +1,56 @@
+"""Parallel sizes and the Slurm section are checked before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.cluster_rules import CLUSTER_RULES
+from engine.flags import resolve
+
+
+def problems(**flags: str) -> list[str]:
+    overrides = {name.replace("__", "."): value.split(" ") for name, value in flags.items()}
+    config, wrong = resolve({}, overrides)
+    assert not wrong, wrong
+    return [str(p) for rule in CLUSTER_RULES for p in rule(config)]
+
+
+def test_defaults_are_sound():
+    assert problems() == []
+
+
+def test_parallel_sizes_need_cuda():
+    found = problems(placement__device="cpu", fsdp__ep_size="2", fsdp__offload="optimizer", actor__num_gpus_per_node="2")
+    assert found == [
+        "--fsdp.ep_size: 2 needs CUDA; use 1 with --placement.device cpu",
+        "--fsdp.offload: optimizer needs CUDA; use none with --placement.device cpu",
+    ]
+
+
+def test_sizes_must_divide_the_ranks():
+    assert "--fsdp.ep_size: 3 does not divide 1 x 8" in problems(fsdp__ep_size="3", actor__num_gpus_per_node="8")[0]
+    assert "--fsdp.cp_size" in problems(fsdp__tp_size="2", fsdp__cp_size="3", actor__num_gpus_per_node="8")[0]
+    assert problems(fsdp__ep_size="256", actor__num_gpus_per_node="8", actor__num_nodes="32") == []
+
+
+def test_the_allocation_must_hold_engines_and_trainer():
+    base = {"slurm__gpus_per_node": "8", "actor__num_gpus_per_node": "8", "vllm__num_engines": "8"}
+    assert "16 GPUs" not in str(problems(**base, slurm__nodes="2"))
+    assert problems(**base, slurm__nodes="2") == []
+    (found,) = problems(**base, slurm__nodes="1")
+    assert found.startswith("--slurm.nodes: 1 x 8 GPUs are 8, but the engines need 8 and the trainer 8")
+    assert "does not fit a node of 8 GPUs" in problems(**base, slurm__nodes="9", vllm__tensor_parallel_size="16")[0]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("slurm.time", "soon"), ("slurm.mem", "much"), ("slurm.env", "1A=2"), ("slurm.extra", "--output=x"), ("slurm.extra", "-Jx"),
+     ("slurm.extra", "mail"), ("slurm.partition", "a\nb")],
+)  # fmt: skip
+def test_unsound_text_is_refused(flag, value):
+    assert problems(**{flag.replace(".", "__"): value})[0].startswith(f"--{flag}: ")
+
+
+@pytest.mark.parametrize("time", ["30", "1:00", "04:00:00", "2-00", "2-00:00:00"])
+def test_time_limits_as_slurm_writes_them(time):
+    assert problems(slurm__time=time) == []

@@ -23,7 +23,7 @@ def run(tmp_path) -> RunDir:
 
 @pytest.fixture
 def start(run):
-    """Starts a supervisor of `run` in its own process; what is left of it is killed at the end."""
+    """Starts a supervisor of `run` in its own process; its controller is killed at the end."""
     started: list[subprocess.Popen] = []
 
     def start(mode: str, grace: float = 20) -> subprocess.Popen:
@@ -33,8 +33,7 @@ def start(run):
     yield start
     for process in started:
         processes.kill_until_gone(lambda pid=process.pid: processes.descendants(pid), 5)
-        process.kill()
-        process.wait()
+        process.wait(15)
     processes.kill_until_gone(lambda: of_run(run), 5)
 
 

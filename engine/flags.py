@@ -16,6 +16,8 @@ from engine.config import LIVE_KNOBS, Config
 
 Overrides = dict[str, list[str]]
 Kind = Literal["bool", "int", "float", "str"]
+# Lists of texts that may be given as one word with commas; in the others (commands, mounts) a comma is a comma.
+COMMA_TEXTS = ("data.prompt_dataset", "eval.dataset")
 BOOL_WORDS = ("false", "true", "")  # a bare flag means true
 NOUNS = {"int": ("an integer", "integers"), "float": ("a number", "numbers"), "str": ("text", "texts")}
 
@@ -172,7 +174,9 @@ def _convert(info: FieldInfo, words: list[str]) -> Any:
         return read(word)
     if not words:
         raise ValueError("no value")
-    return tuple(read(part.strip()) for word in words for part in word.split(",") if part.strip())
+    splits = info.kind != "str" or info.path in COMMA_TEXTS
+    parts = [part.strip() for word in words for part in (word.split(",") if splits else [word])]
+    return tuple(read(part) for part in parts if part)
 
 
 def _build(values: Mapping[str, Any]) -> tuple[Config, list[Problem]]:

@@ -32,6 +32,7 @@ def setting(words: str, recipe: dict | None = None):
         ("--algo.advantage.is_correction_threshold 5e-3", {"algo.advantage.is_correction_threshold": (0.005,)}),
         ("--data.prompt_dataset a.jsonl,b.jsonl --data.prompt_dataset c.jsonl",
          {"data.prompt_dataset": ("a.jsonl", "b.jsonl", "c.jsonl")}),
+        ("--slurm.env=A=1,2 --slurm.extra=--mail-type=END", {"slurm.env": ("A=1,2",), "slurm.extra": ("--mail-type=END",)}),
         ("--train.seed 1 --train.seed 2", {"train.seed": 2}),
         ("--data.label_key answer --data.label_key none", {}),
         ("--vllm.enable_chunked_prefill", {"vllm.enable_chunked_prefill": True}),

@@ -35,3 +35,13 @@ def shorten(text: object, width: int) -> str:
     """`clean(text)` in at most `width` characters, with an ellipsis where it was cut."""
     value = clean(text)
     return value if len(value) <= width else value[: max(width - 1, 0)] + "…"
+
+
+def width_of(text: str) -> int:
+    """Terminal columns of a cleaned text; East Asian wide characters take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) != 0 for c in text)

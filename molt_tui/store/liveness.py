@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 FINAL_STATES = frozenset({"completed", "failed", "cancelled", "preempted", "timeout", "lost"})
 STATES = ("draft", "queued", "starting", "running", "paused", "stopping", *sorted(FINAL_STATES))
@@ -35,29 +33,14 @@ def observe(before: Beat | None, value: int | None, now: float) -> Beat:
     return Beat(value, now, now)
 
 
-def process_alive(host: str | None, pid: int | None, run_path: Path) -> bool | None:
-    """Whether the supervisor of this run lives; None when it is on another host or cannot be told.
+def process_alive(owner: dict[str, Any]) -> bool | None:
+    """Whether the process that claimed an attempt (its supervisor.json) lives; None on another host or when nothing is
+    known of it."""
+    if not isinstance(owner.get("pid"), int) or not isinstance(owner.get("host"), str):
+        return None
+    from engine.processes import is_alive
 
-    A number that was given to another process is recognised by its command line.
-    """
-    if not pid or pid <= 0 or host != socket.gethostname():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's process: its command line decides
-    except OverflowError:
-        return None
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1]
-    except OSError:
-        return None
-    if state == [b"Z"]:
-        return False
-    return b"engine" in command or os.fsencode(run_path.name) in command
+    return is_alive(owner)
 
 
 def state_of(*, phase: str | None, exit_reason: str | None, alive: bool | None, beat: Beat | None, now: float) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.wire import RunDir
+from engine.wire import OWNER_FILE, RunDir
 from molt_tui.store import rows
 from molt_tui.store.liveness import Beat, observe, process_alive, state_of
 
@@ -18,13 +18,15 @@ SETTLED_S = 600.0  # seconds without a change after which an ended run is only c
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The small records of one run directory, read once. `attempts` are the numbers claimed, `exits` their exit records."""
+    """The small records of one run directory, read once. `attempts` are the numbers claimed, `exits` their exit records,
+    `owner` says which supervisor claimed the newest."""
 
     path: Path
     meta: dict[str, Any]
     status: dict[str, Any]
     attempts: tuple[int, ...]
     exits: dict[int, dict[str, Any]]
+    owner: dict[str, Any]
     newest_change: float
 
     @property
@@ -64,7 +66,13 @@ def read_snapshot(run: RunDir) -> Snapshot | None:
     attempts = tuple(n for n in run.attempt_numbers() if n < 1 << 31)
     exits = {n: record for n in attempts if (record := read_json(run.attempt(n) / "exit.json")) is not None}
     times = [_modified(run.status), _modified(run.notes), *(_modified(run.attempt(n) / "exit.json") for n in attempts[-1:])]
-    return Snapshot(run.path, meta, status, attempts, exits, max(times))
+    return Snapshot(run.path, meta, status, attempts, exits, supervisor_of(run), max(times))
+
+
+def supervisor_of(run: RunDir) -> dict[str, Any]:
+    """Who claimed the newest attempt: {pid, start, boot, host}; empty when it is not known."""
+    numbers = run.attempt_numbers()
+    return (read_json(run.attempt(numbers[-1]) / OWNER_FILE) or {}) if numbers else {}
 
 
 def _modified(path: Path) -> float:
@@ -94,11 +102,15 @@ def store_snapshot(connection: sqlite3.Connection, snapshot: Snapshot, now: floa
     num = found["num"] if found else None
     status, attempt = snapshot.status, snapshot.attempt
     beat = _store_beat(connection, num, rows.integer(status.get("beat")), now)
-    host, pid = rows.string(status.get("host")), rows.integer(status.get("pid"))
-    alive = None if snapshot.phase == "starting" and not status else process_alive(host, pid, snapshot.path)
+    alive = process_alive(snapshot.owner) if snapshot.exit_reason is None else None
     state, why = state_of(phase=snapshot.phase, exit_reason=snapshot.exit_reason, alive=alive, beat=beat, now=now)
-    record = {**_meta_columns(snapshot), **_status_columns(snapshot), "id": run_id, "state": state,
-              "supervisor_host": host, "supervisor_pid": pid, "attempt": attempt, "attempts": len(snapshot.attempts)}  # fmt: skip
+    owner = snapshot.owner
+    record = {
+        **_meta_columns(snapshot), **_status_columns(snapshot), "id": run_id, "state": state, "attempt": attempt,
+        "attempts": len(snapshot.attempts),
+        "supervisor_host": rows.string(owner.get("host")) or rows.string(status.get("host")),
+        "supervisor_pid": rows.integer(owner.get("pid")) or rows.integer(status.get("pid")),
+    }  # fmt: skip
     if why:
         record["detail"] = why
     names = ", ".join(f'"{name}"' for name in record)

@@ -1,11 +1,6 @@
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from engine import processes
 from molt_tui.store.liveness import BEAT_FRESH_S, BEAT_LOST_S, Beat, observe, process_alive, state_of
 
 STILL, MOVING = Beat(7, 0.0), Beat(7, 0.0, 99.0)
@@ -42,16 +37,9 @@ def test_a_beat_lives_when_it_changes_on_the_readers_clock():
     assert observe(first, None, 20.0) == first
 
 
-def test_process_alive_recognises_its_own_kind(tmp_path):
-    run = tmp_path / "20260101-run"
-    code = "import sys; print(flush=True); sys.stdin.read()"
-    child = subprocess.Popen([sys.executable, "-c", code, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    child.stdout.readline()
-    host = socket.gethostname()
-    assert process_alive(host, child.pid, run) is True
-    assert process_alive(host, child.pid, tmp_path / "another") is False  # the number was given away
-    assert process_alive("elsewhere", child.pid, run) is None
-    child.communicate()
-    assert process_alive(host, child.pid, run) is False
-    assert process_alive(host, None, run) is None and process_alive(host, 1 << 70, run) is None
-    assert process_alive(host, os.getppid(), Path("/nowhere/x-y-z-run")) is False
+def test_process_alive_needs_an_identity():
+    me = processes.identity()
+    assert process_alive(me) is True
+    assert process_alive({**me, "start": -1}) is False  # the number was given to another process
+    assert process_alive({**me, "host": "elsewhere"}) is None
+    assert process_alive({}) is None and process_alive({"pid": "x", "host": 3}) is None

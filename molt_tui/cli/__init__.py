@@ -1,0 +1,64 @@
+"""The command line. `main` is the entry point; everything heavier than this file is imported when it is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or refused, 3 not found.
+
+    No traceback reaches the user unless MOLT_TUI_DEBUG is set: it goes to a log file, and one line to stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    from typer import Abort, TyperException
+
+    from molt_tui.cli.app import app
+    from molt_tui.errors import MoltError
+
+    try:
+        code = app(arguments, prog_name="molt-tui", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except MoltError as error:
+        if os.environ.get("MOLT_TUI_DEBUG"):
+            raise
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, Abort):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing may fail at the final flush
+        return 0
+    except TyperException as error:
+        return _fail(error.format_message() + "; see `molt-tui --help`", 2)
+    except Exception as error:
+        if os.environ.get("MOLT_TUI_DEBUG"):
+            raise
+        return _fail(f"unexpected {type(error).__name__}: {error} ({_write_log()})", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    from molt_tui.text import clean
+
+    lines = [clean(line) for line in message.splitlines()] or [""]
+    print("molt-tui: " + "\n  ".join(lines), file=sys.stderr)
+    return code
+
+
+def _write_log() -> str:
+    """Save the current traceback; returns where, or why not."""
+    import time
+    import traceback
+
+    from molt_tui.store.home import find_home
+
+    path = find_home().logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(f"{sys.argv}\n{traceback.format_exc()}")
+    except OSError as error:
+        return f"the traceback could not be saved: {error.strerror}; set MOLT_TUI_DEBUG=1 to see it"
+    return f"traceback in {path}"

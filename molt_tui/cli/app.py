@@ -1,0 +1,58 @@
+"""The command tree. Commands live in modules by purpose; this one holds what they share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="molt-tui",
+    help="Launch, watch and remember reinforcement-learning runs. Without a command: the screen.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Reference = Annotated[str, typer.Argument(metavar="RUN", help="id, unique prefix of one, name, or `last`")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.callback(invoke_without_command=True)
+def screen(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(installed("molt-tui"))
+        raise typer.Exit(0)
+    if context.invoked_subcommand is None:
+        open_screen()
+
+
+def has_terminal() -> bool:
+    """Whether a full-screen program can be shown and operated."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
+def open_screen(run_id: str | None = None) -> None:
+    """Show the Runs screen, or one run's; raises Refused without a terminal."""
+    from molt_tui.errors import Refused
+
+    if not has_terminal():
+        raise Refused("the screen needs a terminal (TERM is dumb or output is redirected); try `molt-tui runs`")
+    from molt_tui.tui.app import run_app
+
+    code = run_app(run_id)
+    if code:
+        raise typer.Exit(code)
+
+
+from molt_tui.cli import change, look, manage, start  # noqa: E402  (they register their commands on `app`)
+
+__all__ = ["app", "change", "look", "manage", "start"]

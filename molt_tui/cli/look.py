@@ -1,0 +1,272 @@
+"""Commands that only look: runs, show, metrics, logs, trace, compare, query."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from molt_tui.cli.app import Json, Reference, app
+
+
+@app.command()
+def runs(
+    as_json: Json = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="show at most this many, newest first")] = None,
+) -> None:
+    """List runs, newest first."""
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_store
+    from molt_tui.services.runs import as_json as run_json
+    from molt_tui.services.runs import list_runs
+
+    with fresh_store() as store:
+        found = list_runs(store, limit=limit)
+    if as_json:
+        output.emit_json([run_json(run) for run in found])
+        return
+    if not found:
+        output.say("no runs yet; start one with `molt-tui demo` or `molt-tui launch RECIPE`")
+        return
+    output.table(
+        ("ID", "STATE", "STEP", "REWARD", "AGE", "ATT", "RECIPE", "GROUP", "NAME", "TAGS"),
+        [
+            (r.id, r.state, _progress(r.step, r.max_steps), r.reward, output.age(r.created), r.attempts, r.recipe, r.group,
+             r.name, " ".join(r.tags))
+            for r in found
+        ],
+        right=("STEP", "REWARD", "AGE", "ATT"),
+    )  # fmt: skip
+
+
+def _progress(step: int | None, max_steps: int | None) -> str:
+    if step is None:
+        return "-"
+    return f"{step}/{max_steps}" if max_steps else str(step)
+
+
+@app.command()
+def show(run: Reference, as_json: Json = False) -> None:
+    """Show one run: state, attempts, newest metrics, notes, recent events."""
+    from engine.wire import to_wire
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_run
+    from molt_tui.services import metrics as service
+    from molt_tui.services import runs
+
+    with fresh_run(run) as (store, found):
+        newest = service.latest(store, found)
+        attempts, notes = runs.attempts(store, found), runs.notes(store, found)
+        events = service.events(store, found, last=12)
+    if as_json:
+        latest = {k: {"step": p.step, "attempt": p.attempt, "value": to_wire(p.value)} for k, p in sorted(newest.items())}
+        output.emit_json({**runs.as_json(found), "detail": found.detail, "path": str(found.path), "attempt_list": attempts,
+                          "max_steps": found.max_steps, "last_checkpoint": found.last_checkpoint, "notes": notes,
+                          "last_error": found.last_error, "metrics": latest, "events": events})  # fmt: skip
+        return
+    output.pairs(
+        [("id", found.id), ("name", found.name), ("state", found.state), ("detail", found.detail), ("group", found.group),
+         ("recipe", found.recipe), ("step", _progress(found.step, found.max_steps)), ("version", found.version),
+         ("last checkpoint", found.last_checkpoint), ("last error", found.last_error),
+         ("created", output.clock(found.created)), ("updated", output.clock(found.updated)), ("job", found.job_id),
+         ("cluster", found.cluster), ("tags", " ".join(found.tags)), ("directory", found.path)]
+    )  # fmt: skip
+    print()
+    output.table(("ATTEMPT", "END", "STEP", "RESUMABLE", "DETAIL"),
+                 [(a["attempt"], a["reason"] or "-", a["step"], {1: "yes", 0: "no"}.get(a["resumable"]), a["detail"])
+                  for a in attempts], right=("ATTEMPT", "STEP"))  # fmt: skip
+    if newest:
+        print()
+        output.table(("METRIC", "STEP", "VALUE"), [(k, p.step, p.value) for k, p in sorted(newest.items())], right=("STEP",))
+    for title, lines in (("NOTES", _note_lines(notes)), ("EVENTS", [event_line(e) for e in events])):
+        if lines:
+            print(f"\n{title}")
+            print("\n".join(lines))
+
+
+def _note_lines(notes: list[dict]) -> list[str]:
+    from molt_tui.cli.output import clock
+    from molt_tui.text import clean
+
+    return [f"{clock(n['t'])}  {clean(n['who'])}  {n['action']}: {clean(n['text'])}" for n in notes]
+
+
+def event_line(event: dict) -> str:
+    """One event as a line: time, kind, and what it says."""
+    from molt_tui.cli.output import clock
+    from molt_tui.text import clean
+
+    data = event["data"]
+    words = [data.get(k) for k in ("phase", "what", "rule", "name", "why")]
+    texts = [data.get(k) for k in ("detail", "message", "text", "path")]
+    said = " ".join(str(w) for w in (*words, *texts) if w)
+    step = f" step {event['step']}" if event["step"] is not None else ""
+    return f"{clock(event['t'])}  {clean(event['kind'])}{step}  {clean(said)}".rstrip()
+
+
+@app.command()
+def metrics(
+    run: Reference,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY...", help="metric names; none: list them")] = None,
+    last: Annotated[int | None, typer.Option("--last", "-n", min=1, help="only the newest points of each")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the curves of metrics; without KEY, the names and newest values."""
+    from engine.wire import to_wire
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_run
+    from molt_tui.services import metrics as service
+
+    with fresh_run(run) as (store, found):
+        if keys:
+            service.require_keys(store, found, keys)
+            curves = {key: service.series(store, found, key, last=last) for key in keys}
+        else:
+            curves = {key: [point] for key, point in sorted(service.latest(store, found).items())}
+    if as_json:
+        output.emit_json([row for key, points in curves.items() for row in service.rows_json(key, points)])
+        return
+    rows = [(key, p.step, p.attempt, to_wire(p.value)) for key, points in curves.items() for p in points]
+    output.table(("KEY", "STEP", "ATT", "VALUE"), rows, right=("STEP", "ATT"))
+
+
+@app.command()
+def logs(
+    run: Reference,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on as lines are written, until the run ends")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many lines from the end")] = 50,
+    name: Annotated[str | None, typer.Option("--log", help="which log file; see --list")] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="of an older attempt")] = None,
+    list_files: Annotated[bool, typer.Option("--list", help="list the log files")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the end of a log file of the newest attempt."""
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_run
+    from molt_tui.services import control
+    from molt_tui.services import logs as service
+    from molt_tui.text import clean
+
+    with fresh_run(run) as (_, found):
+        pass
+    if list_files:
+        known = service.files(found)
+        if as_json:
+            output.emit_json([{"attempt": f.attempt, "name": f.name, "path": str(f.path), "size": f.size} for f in known])
+        else:
+            output.table(("ATTEMPT", "LOG", "BYTES"), [(f.attempt, f.name, f.size) for f in known], right=("ATTEMPT", "BYTES"))
+        return
+    file = service.pick(found, attempt=attempt, name=name)
+    tail, offset = service.tail(file.path, lines)
+    if as_json:
+        output.emit_json({"attempt": file.attempt, "name": file.name, "lines": tail})
+        return
+    for line in tail:
+        print(clean(line))
+    if follow:
+        for line in service.follow(file.path, offset, done=lambda: control.ended(found)):
+            print(clean(line), flush=True)
+
+
+@app.command()
+def trace(
+    run: Reference,
+    step: Annotated[int | None, typer.Option("--step", help="which step; the newest with recorded rollouts")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="find text in the recorded rollouts of every step")] = None,
+    text: Annotated[bool, typer.Option("--text", help="print the whole text of each rollout")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the recorded rollouts of a step, or search their text."""
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_run
+    from molt_tui.services import traces
+
+    with fresh_run(run, rollouts=search is not None) as (store, found):
+        matches = traces.search(store, search, found) if search is not None else None
+    if matches is not None:
+        if as_json:
+            output.emit_json(matches)
+        else:
+            lines = [(m["step"], m["rollout_id"], m["reward"], m["excerpt"]) for m in matches]
+            output.table(("STEP", "ROLLOUT", "REWARD", "TEXT"), lines, right=("STEP", "REWARD"))
+        return
+    records = traces.rollouts(found, step)
+    if as_json:
+        output.emit_json(records)
+        return
+    _print_rollouts(records, text)
+
+
+def _print_rollouts(records: list[dict], text: bool) -> None:
+    from molt_tui.cli import output
+    from molt_tui.store.rows import rollout_row
+    from molt_tui.text import clean
+
+    found = [row for record in records if (row := rollout_row(record)) is not None]
+    if not text:
+        output.table(
+            ("STEP", "ROLLOUT", "PROMPT", "REWARD", "ADV", "TURNS", "TOKENS", "MASKED", "VERSIONS", "TEXT"),
+            [(r["step"], r["rollout_id"], r["prompt_id"], r["reward"], r["advantage"], r["turns"], r["sampled"], r["masked"],
+              _range(r["min_version"], r["max_version"]), r["text"][-60:]) for r in found],
+            right=("STEP", "REWARD", "ADV", "TURNS", "TOKENS", "MASKED"),
+        )  # fmt: skip
+        return
+    for row in found:
+        print(f"--- step {row['step']} rollout {clean(row['rollout_id'])} reward {output.cell(row['reward'])}")
+        print(clean(row["text"], lines=True))
+
+
+def _range(low: int | None, high: int | None) -> str:
+    if low is None:
+        return "-"
+    return str(low) if low == high else f"{low}-{high}"
+
+
+@app.command()
+def compare(
+    references: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="two to eight runs")],
+    as_json: Json = False,
+) -> None:
+    """Compare runs: settings that differ, and final metrics side by side."""
+    from engine.wire import to_wire
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_store
+    from molt_tui.errors import Refused
+    from molt_tui.services.compare import compare_runs
+    from molt_tui.services.runs import find_run
+
+    if not 2 <= len(references) <= 8:
+        raise Refused("give two to eight runs")
+    with fresh_store() as store:
+        found = [find_run(store, reference) for reference in references]
+        result = compare_runs(store, found)
+    if as_json:
+        output.emit_json(to_wire({"runs": [r.id for r in found], "settings": result.settings, "metrics": result.metrics}))
+        return
+    names = [r.name if [x.name for x in found].count(r.name) == 1 else r.id for r in found]
+    output.table(("SETTING", *names), [(key, *map(to_wire, values)) for key, values in result.settings.items()])
+    print()
+    output.table(("METRIC", *names), [(key, *map(to_wire, values)) for key, values in result.metrics.items()])
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="one SELECT over runs, run_summary, metrics, metric_curve, ...")],
+    limit: Annotated[int, typer.Option("--limit", min=1, help="rows at most")] = 10_000,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="time limit")] = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Ask the database a question in SQL (read-only)."""
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_store
+    from molt_tui.store.query import run_query
+
+    with fresh_store(rollouts=True) as store:
+        home = store.home
+    result = run_query(home, sql, time_limit_s=seconds, row_limit=limit)
+    if as_json:
+        output.emit_json(result.objects())
+    else:
+        output.table([*map(output.cell, result.columns)], result.rows)
+    if result.truncated:
+        output.say(f"only the first {limit} rows are shown; raise --limit or narrow the query")

@@ -1,0 +1,72 @@
+"""Commands about molt-tui itself: doctor, db."""
+
+from __future__ import annotations
+
+import typer
+
+from molt_tui.cli.app import Json, app
+
+db = typer.Typer(help="The database: a cache of what is in the run directories.", rich_markup_mode=None, no_args_is_help=True)
+app.add_typer(db, name="db")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check that this machine can do what molt-tui needs, and say what to change."""
+    from molt_tui.cli import output
+    from molt_tui.services.doctor import run_checks
+
+    checks = run_checks()
+    if as_json:
+        output.emit_json([{"check": c.check, "ok": c.ok, "detail": c.detail, "fix": c.fix} for c in checks])
+    else:
+        output.table(("CHECK", "OK", "DETAIL"), [(c.check, "yes" if c.ok else "NO", c.detail) for c in checks])
+        for check in checks:
+            if check.fix:
+                print(f"{check.check}: {output.cell(check.fix)}")
+    if not all(c.ok or not c.needed for c in checks):
+        raise typer.Exit(1)
+
+
+@db.command()
+def ingest(as_json: Json = False) -> None:
+    """Read what is new in the run directories."""
+    from molt_tui.services.runs import refresh
+    from molt_tui.store.database import open_store
+    from molt_tui.store.home import find_home
+
+    with open_store(find_home()) as store:
+        report = refresh(store, rollouts=True)
+    _print_report(report, as_json)
+
+
+@db.command()
+def rebuild(as_json: Json = False) -> None:
+    """Make the database again from the run directories."""
+    from molt_tui.store.home import find_home
+    from molt_tui.store.rebuild import rebuild as build
+
+    _print_report(build(find_home()), as_json)
+
+
+@db.command()
+def path() -> None:
+    """Print where the database is."""
+    from molt_tui.store.home import find_home
+
+    print(find_home().database)
+
+
+def _print_report(report: object, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from molt_tui.cli import output
+
+    numbers = asdict(report)  # type: ignore[call-overload]
+    problems = numbers.pop("problems")
+    if as_json:
+        output.emit_json({**numbers, "problems": problems})
+    else:
+        output.pairs(list(numbers.items()))
+    for problem in problems:
+        output.say(f"skipped {problem}")

@@ -1,0 +1,183 @@
+"""Commands that start something: launch, demo, recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from molt_tui.cli.app import Json, app, has_terminal, open_screen
+
+if TYPE_CHECKING:
+    from molt_tui.services.launch import Plan
+
+recipes = typer.Typer(help="The recipes that come with molt-tui, and your own by path.", rich_markup_mode=None,
+                      no_args_is_help=True)  # fmt: skip
+app.add_typer(recipes, name="recipes")
+
+DOTTED = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(context_settings=DOTTED, options_metavar="[OPTIONS] [--section.setting VALUE ...]")
+def launch(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="shipped name or path of a TOML file")],
+    on: Annotated[str, typer.Option("--on", help="where: local")] = "local",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be started and make nothing")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="open the run's dashboard, or print its progress")] = False,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run; the recipe's")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="group that the run belongs to")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=64, help="this many runs, train.seed counting up")] = 1,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="tag of the run; may be repeated")] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a run of a recipe. Every setting is a flag: --actor.adam.lr 1e-6 --algo.advantage.estimator grpo."""
+    from molt_tui.cli import output
+    from molt_tui.errors import Refused
+    from molt_tui.services import launch as service
+    from molt_tui.store.home import find_home
+
+    if on != "local":
+        raise Refused(f"--on {on}: only local runs can be launched by this version; leave --on out")
+    if recipe.startswith("-"):
+        raise Refused(f"name the recipe before the settings: molt-tui launch RECIPE {recipe} ...")
+    home = find_home()
+    plan = service.make_plan(home, recipe, context.args, name=name, group=group, seeds=seeds, tags=tags or ())
+    if dry_run:
+        _print_plan(plan, as_json)
+        return
+    home.create()
+    ids = service.launch(plan, say=output.say)
+    if as_json:
+        output.emit_json([{"id": run_id, "path": str(plan.runs_root / run_id), "group": plan.group} for run_id in ids])
+    elif not watch:
+        print("\n".join(ids))
+    if watch:
+        _watch(ids[0], plan.runs_root, screen=has_terminal() and not as_json)
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    from engine.wire import to_wire
+    from molt_tui.cli import output
+
+    if as_json:
+        runs = [{"name": run.name, "settings": to_wire(run.settings)} for run in plan.runs]
+        output.emit_json({"recipe": plan.recipe.name, "path": str(plan.recipe.path), "group": plan.group, "runs": runs,
+                          "command": plan.command})  # fmt: skip
+        return
+    output.pairs([("recipe", plan.recipe.path), ("group", plan.group), ("command", " ".join(plan.command))])
+    for run in plan.runs:
+        print()
+        output.pairs([("run", run.name)])
+        output.table(("SETTING", "VALUE"), [(key, _shown(value)) for key, value in run.settings.items()])
+    output.say("dry run: nothing was made or started")
+
+
+def _shown(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
+    """The dashboard or plain lines until the run ends; exit code 0 only when it completed."""
+    from engine.console import describe
+
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_run
+    from molt_tui.services import launch as service
+
+    if screen:
+        open_screen(run_id)
+    else:
+        for event in service.follow(runs_root / run_id):
+            line = describe(event)
+            if line:
+                output.say(line)
+    with fresh_run(run_id) as (_, run):
+        pass
+    if not run.final:
+        output.say(f"{run_id} goes on without this screen; `molt-tui` shows it again, `molt-tui stop {run_id}` ends it")
+    elif run.state != "completed":
+        output.say(f"{run_id} is {run.state}: {run.last_error or run.detail or 'see molt-tui show ' + run_id}")
+    else:
+        output.say(f"{run_id} is completed after {run.step} steps")
+    if run.state != "completed":
+        raise typer.Exit(1)
+
+
+@app.command(context_settings=DOTTED, options_metavar="[OPTIONS] [--section.setting VALUE ...]")
+def demo(
+    context: typer.Context,
+    headless: Annotated[bool, typer.Option("--headless", help="print progress instead of the dashboard")] = False,
+    scenario: Annotated[str | None, typer.Option("--scenario", help="play a recorded run; needs no engine")] = None,
+) -> None:
+    """Train a tiny model for a few minutes and watch it, or play a recorded run."""
+    from molt_tui.cli import output
+    from molt_tui.errors import Refused
+    from molt_tui.services import launch as service
+    from molt_tui.store.home import find_home
+
+    screen = has_terminal() and not headless
+    if scenario is not None:
+        if context.args:
+            raise Refused("a recorded run takes no settings")
+        from molt_tui.scenarios.player import play
+
+        code = play(scenario, headless=not screen)
+        if code:
+            raise typer.Exit(code)
+        return
+    home = find_home()
+    plan = service.make_plan(home, "demo", context.args)
+    home.create()
+    run_id = service.launch(plan, say=output.say)[0]
+    print(run_id, flush=True)
+    _watch(run_id, plan.runs_root, screen=screen)
+
+
+@recipes.command(name="list")
+def list_recipes(as_json: Json = False) -> None:
+    """List the shipped recipes."""
+    from molt_tui.cli import output
+    from molt_tui.services.recipes import list_recipes as shipped
+
+    found = shipped()
+    if as_json:
+        output.emit_json([{"name": r.name, "title": r.title, "task": r.task, "model": r.model, "hardware": r.hardware,
+                           "path": str(r.path)} for r in found])  # fmt: skip
+        return
+    rows = [(r.name, r.task, r.model, r.hardware, r.title) for r in found]
+    output.table(("RECIPE", "TASK", "MODEL", "HARDWARE", "TITLE"), rows)
+
+
+@recipes.command()
+def show(name: Annotated[str, typer.Argument(metavar="RECIPE")], as_json: Json = False) -> None:
+    """Show what a recipe sets."""
+    from engine.wire import to_wire
+    from molt_tui.cli import output
+    from molt_tui.services import recipes as service
+
+    settings = service.settings_of(name)
+    if as_json:
+        output.emit_json(to_wire({"name": name, "settings": settings}))
+    else:
+        output.table(("SETTING", "VALUE"), [(key, _shown(value)) for key, value in settings.items()])
+
+
+@recipes.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE...]", help="all shipped ones without")] = None,
+    as_json: Json = False,
+) -> None:
+    """Validate recipes; nothing is started."""
+    from molt_tui.cli import output
+    from molt_tui.services import recipes as service
+
+    found = [service.check_recipe(name) for name in names] if names else service.list_recipes(check=True)
+    if as_json:
+        output.emit_json([{"name": r.name, "ok": not r.problems, "problems": list(r.problems)} for r in found])
+    else:
+        output.table(("RECIPE", "OK", "PROBLEM"),
+                     [(r.name, "no" if r.problems else "yes", p) for r in found for p in (r.problems or ("",))])  # fmt: skip
+    if any(r.problems for r in found):
+        raise typer.Exit(1)

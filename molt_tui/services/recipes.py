@@ -1,0 +1,58 @@
+"""Recipes as the command line and the launch form need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molt_tui.errors import NotFound, Refused
+
+
+@dataclass(frozen=True)
+class RecipeLine:
+    """One recipe of the list; `problems` are one line each, empty for a recipe that can run."""
+
+    name: str
+    path: Path
+    title: str
+    task: str
+    model: str
+    hardware: str
+    problems: tuple[str, ...] = ()
+
+
+def list_recipes(*, check: bool = False) -> list[RecipeLine]:
+    """Shipped recipes; `check` validates each."""
+    from engine.recipes import list_recipes as shipped
+    from engine.recipes import load
+
+    lines = []
+    for recipe in shipped():
+        problems = load(recipe.name, [])[2] if check else recipe.problems
+        about = {field: recipe.about(field) for field in ("title", "task", "model", "hardware")}
+        lines.append(RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, problems))))
+    return lines
+
+
+def check_recipe(name: str) -> RecipeLine:
+    """One recipe, by shipped name or path, validated. Raises NotFound."""
+    from engine.recipes import find_recipe, load
+
+    recipe, problems = find_recipe(name)
+    if recipe is None:
+        raise NotFound("\n".join(map(str, problems)))
+    about = {field: recipe.about(field) for field in ("title", "task", "model", "hardware")}
+    return RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, load(name, [])[2])))
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Flag -> value of what a recipe changes. Raises NotFound, or Refused when it cannot be read."""
+    from engine.flags import changed_fields
+    from engine.recipes import load
+
+    line = check_recipe(name)
+    config = load(name, [])[1]
+    if config is None:
+        raise Refused("\n".join(line.problems))
+    return changed_fields(config)

@@ -1,0 +1,47 @@
+"""The one module that starts processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from molt_tui.errors import MoltError
+
+PROBE_TIMEOUT_S = 60.0
+_PROBE = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+
+
+def missing_modules(python: str, names: tuple[str, ...]) -> list[str]:
+    """Which top-level modules another interpreter cannot find; they are looked up, not imported. Raises MoltError."""
+    try:
+        done = subprocess.run([python, "-c", _PROBE, *names], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S,
+                              stdin=subprocess.DEVNULL, cwd="/", check=True)  # fmt: skip
+    except FileNotFoundError as error:
+        raise MoltError(f"{python} does not exist") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MoltError(f"{python} cannot be run: {error}") from error
+    return done.stdout.split()
+
+
+def supervisor_command(python: str, run: Path) -> list[str]:
+    return [python, "-m", "engine.supervisor", str(run)]
+
+
+def start_supervisor(python: str, run: Path) -> subprocess.Popen[bytes]:
+    """Start a run's supervisor in a session of its own, so that it survives this program and its terminal.
+
+    Its output goes to supervisor.log in the run directory. Raises MoltError when it cannot be started.
+    """
+    log = os.open(run / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    environment = os.environ.copy()
+    checkout = Path(__file__).resolve().parent.parent
+    if (checkout / "pyproject.toml").exists():  # found through the working directory, which the supervisor leaves
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(checkout), environment.get("PYTHONPATH"))))
+    try:
+        return subprocess.Popen(supervisor_command(python, run), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                cwd=run, env=environment, start_new_session=True, close_fds=True)  # fmt: skip
+    except OSError as error:
+        raise MoltError(f"cannot start {python}: {error.strerror}") from error
+    finally:
+        os.close(log)

@@ -14,30 +14,45 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    from typer import Abort, TyperException
-
-    from molt_tui.cli.app import app
     from molt_tui.errors import MoltError
 
     try:
-        code = app(arguments, prog_name="molt-tui", standalone_mode=False)
+        code = _dispatch(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return code
     except MoltError as error:
         if os.environ.get("MOLT_TUI_DEBUG"):
             raise
         return _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, Abort):
+    except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing may fail at the final flush
         return 0
-    except TyperException as error:
-        return _fail(error.format_message() + "; see `molt-tui --help`", 2)
     except Exception as error:
         if os.environ.get("MOLT_TUI_DEBUG"):
             raise
         return _fail(f"unexpected {type(error).__name__}: {error} ({_write_log()})", 1)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Run the command. The most frequent one needs no option parser, which takes longer to start than its answer."""
+    if arguments in (["runs"], ["runs", "--json"]):
+        from molt_tui.cli.runs_table import print_runs
+
+        print_runs("--json" in arguments)
+        return 0
+    from typer import Abort, TyperException
+
+    from molt_tui.cli.app import app
+
+    try:
+        code = app(arguments, prog_name="molt-tui", standalone_mode=False)
+    except TyperException as error:
+        return _fail(error.format_message() + "; see `molt-tui --help`", 2)
+    except Abort as error:
+        raise KeyboardInterrupt from error
+    return code if isinstance(code, int) else 0
 
 
 def _fail(message: str, code: int) -> int:

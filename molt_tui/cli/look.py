@@ -15,34 +15,9 @@ def runs(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="show at most this many, newest first")] = None,
 ) -> None:
     """List runs, newest first."""
-    from molt_tui.cli import output
-    from molt_tui.cli.session import fresh_store
-    from molt_tui.services.runs import as_json as run_json
-    from molt_tui.services.runs import list_runs
+    from molt_tui.cli.runs_table import print_runs
 
-    with fresh_store() as store:
-        found = list_runs(store, limit=limit)
-    if as_json:
-        output.emit_json([run_json(run) for run in found])
-        return
-    if not found:
-        output.say("no runs yet; start one with `molt-tui demo` or `molt-tui launch RECIPE`")
-        return
-    output.table(
-        ("ID", "STATE", "STEP", "REWARD", "AGE", "ATT", "RECIPE", "GROUP", "NAME", "TAGS"),
-        [
-            (r.id, r.state, _progress(r.step, r.max_steps), r.reward, output.age(r.created), r.attempts, r.recipe, r.group,
-             r.name, " ".join(r.tags))
-            for r in found
-        ],
-        right=("STEP", "REWARD", "AGE", "ATT"),
-    )  # fmt: skip
-
-
-def _progress(step: int | None, max_steps: int | None) -> str:
-    if step is None:
-        return "-"
-    return f"{step}/{max_steps}" if max_steps else str(step)
+    print_runs(as_json, limit)
 
 
 @app.command()
@@ -50,6 +25,7 @@ def show(run: Reference, as_json: Json = False) -> None:
     """Show one run: state, attempts, newest metrics, notes, recent events."""
     from engine.wire import to_wire
     from molt_tui.cli import output
+    from molt_tui.cli.runs_table import progress
     from molt_tui.cli.session import fresh_run
     from molt_tui.services import metrics as service
     from molt_tui.services import runs
@@ -66,7 +42,7 @@ def show(run: Reference, as_json: Json = False) -> None:
         return
     output.pairs(
         [("id", found.id), ("name", found.name), ("state", found.state), ("detail", found.detail), ("group", found.group),
-         ("recipe", found.recipe), ("step", _progress(found.step, found.max_steps)), ("version", found.version),
+         ("recipe", found.recipe), ("step", progress(found.step, found.max_steps)), ("version", found.version),
          ("last checkpoint", found.last_checkpoint), ("last error", found.last_error),
          ("created", output.clock(found.created)), ("updated", output.clock(found.updated)), ("job", found.job_id),
          ("cluster", found.cluster), ("tags", " ".join(found.tags)), ("directory", found.path)]

@@ -74,4 +74,7 @@ def age(t: float | None, now: float | None = None) -> str:
 
 def clock(t: float | None) -> str:
     """Local date and time to the second."""
-    return MISSING if t is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+    try:
+        return MISSING if t is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+    except (OverflowError, ValueError, OSError):
+        return cell(t)

@@ -81,7 +81,6 @@ def _shown(value: object) -> object:
 def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
     """The dashboard or plain lines until the run ends; exit code 0 only when it completed."""
     from engine.console import describe
-
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
     from molt_tui.services import launch as service

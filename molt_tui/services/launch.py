@@ -86,7 +86,7 @@ def make_plan(home: Home, recipe: str, flags: Sequence[str], *, name: str | None
     found, config, problems = load(recipe, flags)
     if found is None or config is None or problems:
         raise Refused("\n".join(str(problem) for problem in problems) or f"recipe {recipe} cannot be used")
-    base = name or found.name
+    base = name or Path(found.name).stem
     if seeds == 1:
         runs = (PlannedRun(base, config),)
     else:

@@ -8,7 +8,6 @@ from typing import Any
 FINAL_STATES = frozenset({"completed", "failed", "cancelled", "preempted", "timeout", "lost"})
 STATES = ("draft", "queued", "starting", "running", "paused", "stopping", *sorted(FINAL_STATES))
 
-BEAT_FRESH_S = 5.0  # a beat seen to change this recently proves life whatever else is seen
 BEAT_LOST_S = 90.0  # a beat on another host that stood still this long, where nothing else can be asked
 
 
@@ -55,8 +54,6 @@ def state_of(*, phase: str | None, exit_reason: str | None, alive: bool | None, 
     if phase not in STATES:
         phase = "running"
     if phase in FINAL_STATES:
-        return phase, ""
-    if beat is not None and beat.changed is not None and now - beat.changed <= BEAT_FRESH_S:
         return phase, ""
     if alive is False:
         return "lost", "its supervisor is gone and left no exit record"

@@ -1,7 +1,7 @@
 import pytest
 
 from engine import processes
-from molt_tui.store.liveness import BEAT_FRESH_S, BEAT_LOST_S, Beat, observe, process_alive, state_of
+from molt_tui.store.liveness import BEAT_LOST_S, Beat, observe, process_alive, state_of
 
 STILL, MOVING = Beat(7, 0.0), Beat(7, 0.0, 99.0)
 
@@ -15,8 +15,8 @@ STILL, MOVING = Beat(7, 0.0), Beat(7, 0.0, 99.0)
         ("running", None, True, STILL, 1, "running"),
         ("running", None, True, STILL, 1e6, "running"),  # the supervisor exists: hung, not lost
         ("running", None, False, STILL, 1, "lost"),
-        ("running", None, False, MOVING, 99 + BEAT_FRESH_S, "running"),  # a moving beat proves life
-        ("running", None, False, MOVING, 99.1 + BEAT_FRESH_S, "lost"),
+        ("running", None, False, MOVING, 99.1, "lost"),
+        ("running", None, None, MOVING, 99 + BEAT_LOST_S, "running"),
         ("paused", None, None, STILL, BEAT_LOST_S, "paused"),
         ("paused", None, None, STILL, BEAT_LOST_S + 1, "lost"),
         ("running", "crashed", False, STILL, 1, "failed"),

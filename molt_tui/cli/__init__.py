@@ -52,6 +52,8 @@ def _dispatch(arguments: list[str]) -> int:
         return _fail(error.format_message() + "; see `molt-tui --help`", 2)
     except Abort as error:
         raise KeyboardInterrupt from error
+    except SystemExit as error:  # how typer reports a closed pipe
+        raise BrokenPipeError from error
     return code if isinstance(code, int) else 0
 
 

@@ -106,7 +106,7 @@ class Node:
         argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats",
                 f"--temp-dir={self.scratch}", f"--num-cpus={cpus}", f"--num-gpus={gpus_here(dict(os.environ))}",
                 f"--resources={json.dumps(resources)}", "--min-worker-port=0", "--max-worker-port=0", "--node-manager-port=0",
-                "--object-manager-port=0", "--dashboard-agent-listen-port=0", "--include-log-monitor=false"]  # fmt: skip
+                "--object-manager-port=0", "--dashboard-agent-listen-port=0", "--log-color=false"]  # fmt: skip
         if store := os.environ.get("MOLT_OBJECT_STORE_GB"):
             argv.append(f"--object-store-memory={int(float(store) * 2**30)}")
         if head is None:

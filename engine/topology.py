@@ -1,0 +1,87 @@
+"""Which node every actor goes to. Pure: an engine, and the ranks of one trainer node, never span two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.config import Config
+
+# Custom Ray resource of a node of the allocation, by its index; slurm/node.py offers it.
+NODE_PREFIX = "molt_node_"
+
+
+class DoesNotFit(ValueError):
+    """The allocation is too small; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class NodeSlots:
+    """One node: its label (a Ray resource) and its GPUs."""
+
+    label: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Labels of the nodes of every actor, in the order of the actors; rank r of the trainer is trainers[r]."""
+
+    engines: tuple[str, ...]
+    trainers: tuple[str, ...]
+    runners: tuple[str, ...]
+    router: str
+
+
+def nodes_of(resources: Sequence[dict[str, float]]) -> list[NodeSlots]:
+    """The labelled nodes among Ray's nodes, in the order of their indices; unlabelled ones are left out."""
+    found = []
+    for offered in resources:
+        label = next((name for name in offered if name.startswith(NODE_PREFIX)), None)
+        if label is not None:
+            found.append(NodeSlots(label, int(offered.get("GPU", 0))))
+    return sorted(found, key=lambda node: int(node.label.removeprefix(NODE_PREFIX)))
+
+
+def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
+    """Trainer nodes from the end, so that engines and router share the head's node; engines fill what is left.
+
+    Raises DoesNotFit. Without GPUs on any node only the nodes are told apart, not their sizes.
+    """
+    use_gpus = config.placement.device != "cpu" and any(node.gpus for node in nodes)
+    free = {node.label: node.gpus if use_gpus else 1_000_000 for node in nodes}
+    labels = [node.label for node in nodes]
+    trainer_nodes = _trainer_nodes(labels, free, config)
+    trainers = tuple(label for label in trainer_nodes for _ in range(config.actor.num_gpus_per_node))
+    for label in trainers:
+        free[label] -= 1
+    others = [label for label in labels if label not in trainer_nodes]
+    engines = _engine_nodes(others, trainer_nodes, free, config)
+    runner_nodes = others or labels
+    runners = tuple(runner_nodes[i % len(runner_nodes)] for i in range(config.rollout.num_runners))
+    return Layout(tuple(engines), trainers, runners, labels[0])
+
+
+def _trainer_nodes(labels: Sequence[str], free: dict[str, int], config: Config) -> list[str]:
+    wanted, each = config.actor.num_nodes, config.actor.num_gpus_per_node
+    fitting = [label for label in reversed(labels) if free[label] >= each]
+    if len(fitting) < wanted:
+        raise DoesNotFit(f"{len(fitting)} nodes have {each} GPUs for the trainer, actor.num_nodes wants {wanted}")
+    return sorted(fitting[:wanted], key=labels.index)
+
+
+def _engine_nodes(others: Sequence[str], trainer_nodes: Sequence[str], free: dict[str, int], config: Config) -> list[str]:
+    """One label per engine: nodes without trainer ranks first, the emptiest first, then what the trainer leaves."""
+    size, chosen = config.vllm.tensor_parallel_size, []
+    for _ in range(config.vllm.num_engines):
+        for group in (others, trainer_nodes):
+            fitting = [label for label in group if free[label] >= size]
+            if fitting:
+                label = max(fitting, key=lambda name: (free[name], -group.index(name)))
+                free[label] -= size
+                chosen.append(label)
+                break
+        else:
+            raise DoesNotFit(f"engine {len(chosen)} of {size} GPUs fits no node (vllm.num_engines {config.vllm.num_engines}); "
+                             "raise slurm.nodes or lower vllm.num_engines")  # fmt: skip
+    return chosen

@@ -7,11 +7,20 @@ import os
 import shutil
 import socket
 import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.config import Config
+from engine.topology import Layout, arrange, nodes_of
+
+JOIN_SECONDS = 300.0
+
+
+class NodeStartError(RuntimeError):
+    """Nodes of the allocation did not join Ray."""
 
 
 class Remote:
@@ -54,15 +63,20 @@ class Cluster:
     scratch: Path | None = None
 
     def start_ray(self) -> None:
-        """Start this attempt's own Ray (or join placement.ray_address); dashboard off, private temp directory."""
+        """Start this attempt's own Ray, or join the one that runs already; dashboard off, private temp directory.
+
+        In an allocation MOLT_RAY_ADDRESS names it and MOLT_RAY_NODES says how many nodes it will have.
+        """
         import ray
 
         # AF_UNIX paths are limited to 107 bytes: Ray's sockets need a short directory.
         self.scratch = Path(os.environ.get("MOLT_SCRATCH") or tempfile.mkdtemp(prefix="molt-"))
         common: dict[str, Any] = {"include_dashboard": False, "log_to_driver": True, "configure_logging": False}
-        address = self.config.placement.ray_address
+        address = self.config.placement.ray_address or os.environ.get("MOLT_RAY_ADDRESS")
         if address:
+            common.pop("include_dashboard")
             ray.init(address=address, **common)
+            self._wait_for_nodes(int(os.environ.get("MOLT_RAY_NODES") or 1))
             return
         ray.init(
             num_cpus=max(os.cpu_count() or 1, self._actor_count() + 1),
@@ -71,6 +85,23 @@ class Cluster:
             _node_ip_address="127.0.0.1",
             **common,
         )
+
+    def _wait_for_nodes(self, count: int) -> None:
+        """Block until `count` nodes have joined. Raises NodeStartError, which the job may heal by starting again."""
+        import ray
+
+        deadline = time.monotonic() + JOIN_SECONDS
+        while (alive := sum(node["Alive"] for node in ray.nodes())) < count:
+            if time.monotonic() > deadline:
+                raise NodeStartError(f"{alive} of {count} nodes joined Ray within {JOIN_SECONDS:.0f} s; see logs/node-*.log")
+            time.sleep(0.2)
+
+    def layout(self) -> Layout | None:
+        """The node of every actor; None where Ray's nodes carry no labels, as on one machine."""
+        import ray
+
+        nodes = nodes_of([node["Resources"] for node in ray.nodes() if node["Alive"]])
+        return arrange(nodes, self.config) if nodes else None
 
     def _actor_count(self) -> int:
         config = self.config
@@ -88,16 +119,24 @@ class Cluster:
         config = self.config
         gpu = 1 if self.config.placement.device == "cuda" else 0
 
-        def spawn(cls: type, count: int, concurrency: int, gpus: int, threads: int) -> list[Remote]:
+        layout = self.layout()
+
+        def spawn(cls: type, nodes: Sequence[str | None], concurrency: int, gpus: int, threads: int) -> list[Remote]:
             environment = {"env_vars": {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}}
             options = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": concurrency, "runtime_env": environment}
-            return [Remote(ray.remote(cls).options(**options).remote()) for _ in range(count)]
+            places = [{"resources": {node: 0.001}} if node else {} for node in nodes]
+            return [Remote(ray.remote(cls).options(**options, **place).remote()) for place in places]
 
+        counts = (config.vllm.num_engines, config.trainer_ranks, config.rollout.num_runners, 1)
+        anywhere = [[None] * count for count in counts]
+        engines, trainers, runners, router = (
+            (layout.engines, layout.trainers, layout.runners, [layout.router]) if layout else anywhere
+        )
         threads = max(1, (os.cpu_count() or 2) // 2)
-        self.engines = spawn(VllmEngine, config.vllm.num_engines, 10_000, gpu * config.vllm.tensor_parallel_size, threads)
-        self.trainers = spawn(Trainer, config.trainer_ranks, 1, gpu, max(1, threads // config.trainer_ranks))
-        self.runners = spawn(AgentRunnerActor, config.rollout.num_runners, 10_000, 0, 1)
-        self.router = spawn(Router, 1, 10_000, 0, 1)[0]
+        self.engines = spawn(VllmEngine, engines, 10_000, gpu * config.vllm.tensor_parallel_size, threads)
+        self.trainers = spawn(Trainer, trainers, 1, gpu, max(1, threads // config.trainer_ranks))
+        self.runners = spawn(AgentRunnerActor, runners, 10_000, 0, 1)
+        self.router = spawn(Router, router, 10_000, 0, 1)[0]
 
     def cores(self) -> tuple[list[int] | None, list[int] | None]:
         return split_cores(sorted(os.sched_getaffinity(0)), self.config.placement.pin_cores)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from molt_tui.errors import MoltError
@@ -45,3 +47,31 @@ def start_supervisor(python: str, run: Path) -> subprocess.Popen[bytes]:
         raise MoltError(f"cannot start {python}: {error.strerror}") from error
     finally:
         os.close(log)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a program printed. `code` is None when it did not end in time."""
+
+    code: int | None
+    stdout: str
+    stderr: str
+
+
+def run_program(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None,
+                cwd: Path | None = None) -> Output:  # fmt: skip
+    """Run a program to its end, without input; it is killed after `timeout` seconds. Raises MoltError when it is missing."""
+    try:
+        done = subprocess.run(list(argv), capture_output=True, text=True, errors="replace", timeout=timeout, cwd=cwd,
+                              stdin=subprocess.DEVNULL, env=environment, start_new_session=True)  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return Output(None, _decoded(late.stdout), _decoded(late.stderr) + f"{argv[0]}: timed out after {timeout:.0f} s")
+    except FileNotFoundError as error:
+        raise MoltError(f"{argv[0]} is not installed here; run this on a login node of the cluster") from error
+    except OSError as error:
+        raise MoltError(f"{argv[0]} cannot be run: {error.strerror}") from error
+    return Output(done.returncode, done.stdout, done.stderr)
+
+
+def _decoded(data: bytes | str | None) -> str:
+    return data.decode(errors="replace") if isinstance(data, bytes) else data or ""

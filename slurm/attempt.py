@@ -69,7 +69,7 @@ class Attempt:
             address = self._wait_for_head()
             if self.stopped:
                 return EXIT_STOPPED
-            self.controller = self._start_controller(environment | {"RAY_ADDRESS": address})
+            self.controller = self._start_controller(environment | {"MOLT_RAY_ADDRESS": address})
             return self._wait()
         except NodesFailed as failed:
             self._progress(f"NodeStartError: {failed}")

@@ -15,7 +15,7 @@ from engine.checkpoints import Checkpoints
 from engine.commands import Inbox, LiveKnobs
 from engine.config import Config
 from engine.controller import Controller, Position, Stopped
-from engine.data import load_prompts
+from engine.data import load_eval_sets, load_prompts
 from engine.evaluate import Evaluator
 from engine.flags import load_run_toml
 from engine.placement import Cluster
@@ -23,6 +23,7 @@ from engine.protocol import EventWriter, FaultEvent, PhaseEvent, read_meta
 from engine.report import Probe, Progress, probe_sequences
 from engine.rollout.pool import RolloutPool, RunFailed
 from engine.rollout.transport import Sampling
+from engine.specs import engine_specs, runner_spec, trainer_specs
 from engine.sync.publish import PublishError, publish
 from engine.traces import TraceWriter, token_pieces
 from engine.wire import EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED, RunDir
@@ -63,16 +64,18 @@ class Attempt:
 
     async def _start_actors(self, model: Path) -> dict[str, Any]:
         """Bring up trainers, engines and runners side by side; returns what trainer rank 0 says of the model."""
-        from engine.specs import engine_specs, runner_specs, trainer_specs
+        import ray
 
         self._phase("starting", "engines and trainer")
         cluster, config = self.cluster, self.config
-        trainers = asyncio.gather(*[t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, cluster))])
-        engines = asyncio.gather(*[e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model, cluster))])
-        infos, _ = await asyncio.gather(trainers, engines)
-        await cluster.router.start(cluster.engines)
-        specs = runner_specs(config, model, self.run)
-        await asyncio.gather(*[r.start(s, cluster.router) for r, s in zip(cluster.runners, specs)])
+        rendezvous = await cluster.trainers[0].free_address()
+        trainers = [t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, rendezvous, cluster))]
+        engines = [e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model, cluster))]
+        infos, _ = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
+        lost = (ray.exceptions.RayActorError,)
+        await cluster.router.start(cluster.engines, lost)
+        spec = runner_spec(config, model, self.run, infos[0]["vocab_size"])
+        await asyncio.gather(*[r.start(spec, cluster.router, ray.put) for r in cluster.runners])
         await self._join_transfer_group()
         return infos[0]
 
@@ -86,6 +89,8 @@ class Attempt:
         await asyncio.gather(*joins)
 
     async def _controller(self, model: Path, info: dict[str, Any]) -> Controller:
+        import ray
+
         config, cluster = self.config, self.cluster
         live = LiveKnobs.of(config)
         manifest = await cluster.trainers[0].weight_manifest()
@@ -100,8 +105,6 @@ class Attempt:
             await publish(cluster.trainers, cluster.engines, manifest, position.version)
             pool.published(position.version)
         pieces = token_pieces(model / "tokenizer.json")
-        import ray
-
         return Controller(
             config=config, cluster=cluster, pool=pool, events=self.events, inbox=self.inbox,
             evaluator=self._evaluator(),
@@ -112,8 +115,6 @@ class Attempt:
         )  # fmt: skip
 
     def _evaluator(self) -> Evaluator:
-        from engine.data import load_eval_sets
-
         config = self.config.eval
         tokens = config.max_new_tokens or self.config.rollout.max_new_tokens
         return Evaluator(load_eval_sets(config, self.config.data), Sampling(config.temperature, 1.0, tokens),

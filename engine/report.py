@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -54,9 +55,11 @@ class Probe:
     async def measure(self, cluster: Cluster) -> dict[str, float]:
         """mismatch/* over every engine; both sides hold the version that was just published."""
         # A sharded forward pass needs every rank, though all return the same.
-        ranks = [t.score(self.sequences) for t in cluster.trainers]
-        scored = [await call for call in [e.score(self.sequences) for e in cluster.engines]]
-        ours = torch.from_numpy(np.concatenate([await rank for rank in ranks][0]))
+        ranks, scored = await asyncio.gather(
+            asyncio.gather(*[t.score(self.sequences) for t in cluster.trainers]),
+            asyncio.gather(*[e.score(self.sequences) for e in cluster.engines]),
+        )
+        ours = torch.from_numpy(np.concatenate(ranks[0]))
         mask = torch.ones_like(ours, dtype=torch.bool)
         gaps = [gap_sums(ours, torch.from_numpy(np.concatenate(theirs)), mask) for theirs in scored]
         finished = [finish_gap(g) for g in gaps]
@@ -85,7 +88,7 @@ class Progress:
 
     async def engine_metrics(self, cluster: Cluster) -> dict[str, Any]:
         """engine/*, host/* and sampler rates since the last call."""
-        stats = [await call for call in [e.stats() for e in cluster.engines]]
+        stats = await asyncio.gather(*[e.stats() for e in cluster.engines])
         now = time.perf_counter()
         found = engine_spreads(stats, self._stats) | host_metrics()
         if self._stats:

@@ -1,0 +1,98 @@
+"""From the configuration to what each actor is started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.config import Config
+from engine.placement import Cluster
+from engine.rollout.engine import EngineSpec
+from engine.rollout.pool import PoolSettings
+from engine.rollout.runner import RunnerSpec
+from engine.rollout.transport import Sampling
+from engine.train.plan import TrainerSpec
+from engine.wire import RunDir
+
+
+def resolve_device(config: Config) -> str:
+    """cpu or cuda; `auto` takes CUDA where there is one."""
+    if config.placement.device != "auto":
+        return config.placement.device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def engine_specs(config: Config, model: Path, cluster: Cluster) -> list[EngineSpec]:
+    vllm = config.vllm
+    cores = share(cluster.cores()[0], vllm.num_engines)
+    return [
+        EngineSpec(
+            model_path=str(model),
+            dtype=vllm.dtype,
+            device=resolve_device(config),
+            tensor_parallel_size=vllm.tensor_parallel_size,
+            max_model_len=config.data.max_len,
+            max_num_seqs=vllm.max_num_seqs,
+            kv_cache_gb=vllm.kv_cache_gb,
+            seed=config.train.seed + index,
+            enforce_eager=vllm.enforce_eager,
+            gpu_memory_utilization=vllm.gpu_memory_utilization,
+            enable_prefix_caching=vllm.enable_prefix_caching,
+            enable_chunked_prefill=vllm.enable_chunked_prefill,
+            max_num_batched_tokens=vllm.max_num_batched_tokens,
+            return_routed_experts=is_moe(model),
+            cores=cores[index],
+            index=index,
+        )
+        for index in range(vllm.num_engines)
+    ]
+
+
+def trainer_specs(config: Config, model: Path, rendezvous: tuple[str, int], cluster: Cluster) -> list[TrainerSpec]:
+    world = config.trainer_ranks
+    cores = share(cluster.cores()[1], world)
+    host, port = rendezvous
+    return [
+        TrainerSpec(config, str(model), rank, world, host, port, resolve_device(config), config.train.max_steps, cores[rank])
+        for rank in range(world)
+    ]
+
+
+def runner_spec(config: Config, model: Path, run: RunDir, vocab_size: int) -> RunnerSpec:
+    return RunnerSpec(
+        agent_path=str(run.path / config.train.agent_path),
+        tokenizer=str(model),
+        max_len=config.data.max_len,
+        apply_chat_template=config.data.apply_chat_template,
+        vocab_size=vocab_size,
+        timeout_s=config.rollout.timeout_s,
+        max_retries=config.rollout.max_retries,
+    )
+
+
+def pool_settings(config: Config) -> PoolSettings:
+    rollout = config.rollout
+    return PoolSettings(
+        groups_per_batch=rollout.batch_size,
+        n_samples=rollout.n_samples_per_prompt,
+        max_staleness=config.train.max_staleness,
+        sampling=Sampling(rollout.temperature, rollout.top_p, rollout.max_new_tokens),
+        max_failure_rate=rollout.max_failure_rate,
+        max_retries=rollout.max_retries,
+    )
+
+
+def share(cores: list[int] | None, members: int) -> list[list[int] | None]:
+    """Split cores over members; members beyond the number of cores share them round-robin."""
+    if not cores:
+        return [None] * members
+    return [cores[i::members] or [cores[i % len(cores)]] for i in range(members)]
+
+
+def is_moe(model: Path) -> bool:
+    """Whether the model has routed experts, read from its config.json."""
+    import json
+
+    config = json.loads((model / "config.json").read_text())
+    return any(config.get(key) for key in ("num_experts", "n_routed_experts", "num_local_experts"))

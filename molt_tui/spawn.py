@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from molt_tui.errors import MoltError
 
 PROBE_TIMEOUT_S = 60.0
+SUPERVISOR_LOG, PLAYER_LOG = "supervisor.log", "player.log"
 _PROBE = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
 
 
@@ -31,20 +33,28 @@ def supervisor_command(python: str, run: Path) -> list[str]:
 
 
 def start_supervisor(python: str, run: Path) -> subprocess.Popen[bytes]:
-    """Start a run's supervisor in a session of its own, so that it survives this program and its terminal.
+    """Start a run's supervisor; its output goes to supervisor.log in the run directory. Raises MoltError."""
+    return _start_detached(supervisor_command(python, run), run, SUPERVISOR_LOG)
 
-    Its output goes to supervisor.log in the run directory. Raises MoltError when it cannot be started.
-    """
-    log = os.open(run / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+def start_player(run: Path, scenario: str, speed: float | None) -> subprocess.Popen[bytes]:
+    """Start playing a scenario into a run directory. Raises MoltError."""
+    command = [sys.executable, "-m", "molt_tui.scenarios.player", scenario, str(run)]
+    return _start_detached([*command, *([] if speed is None else ["--speed", str(speed)])], run, PLAYER_LOG)
+
+
+def _start_detached(command: list[str], run: Path, log_name: str) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, so that it survives this program and its terminal. Raises MoltError."""
+    log = os.open(run / log_name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     environment = os.environ.copy()
     checkout = Path(__file__).resolve().parent.parent
     if (checkout / "pyproject.toml").exists():  # found through the working directory, which the supervisor leaves
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(checkout), environment.get("PYTHONPATH"))))
     try:
-        return subprocess.Popen(supervisor_command(python, run), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                cwd=run, env=environment, start_new_session=True, close_fds=True)  # fmt: skip
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=run, env=environment,
+                                start_new_session=True, close_fds=True)  # fmt: skip
     except OSError as error:
-        raise MoltError(f"cannot start {python}: {error.strerror}") from error
+        raise MoltError(f"cannot start {command[0]}: {error.strerror}") from error
     finally:
         os.close(log)
 

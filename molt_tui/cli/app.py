@@ -37,7 +37,8 @@ def screen(
 
 def has_terminal() -> bool:
     """Whether a full-screen program can be shown and operated."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on stderr
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def open_screen(run_id: str | None = None) -> None:

@@ -94,6 +94,8 @@ def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
                 output.say(line)
     with fresh_run(run_id) as (_, run):
         pass
+    if screen and not run.final:
+        return  # leaving the screen is no failure; it has said that the run goes on
     if not run.final:
         output.say(f"{run_id} goes on without this screen; `molt-tui` shows it again, `molt-tui stop {run_id}` ends it")
     elif run.state != "completed":
@@ -109,6 +111,7 @@ def demo(
     context: typer.Context,
     headless: Annotated[bool, typer.Option("--headless", help="print progress instead of the dashboard")] = False,
     scenario: Annotated[str | None, typer.Option("--scenario", help="play a recorded run; needs no engine")] = None,
+    speed: Annotated[float | None, typer.Option("--speed", help="of a recorded run: 1 is real time; it lasts a minute")] = None,
 ) -> None:
     """Train a tiny model for a few minutes and watch it, or play a recorded run."""
     from molt_tui.cli import output
@@ -116,22 +119,21 @@ def demo(
     from molt_tui.services import launch as service
     from molt_tui.store.home import find_home
 
-    screen = has_terminal() and not headless
+    home = find_home()
     if scenario is not None:
+        from molt_tui.services import demo as player
+
         if context.args:
             raise Refused("a recorded run takes no settings")
-        from molt_tui.scenarios.player import play
-
-        code = play(scenario, headless=not screen)
-        if code:
-            raise typer.Exit(code)
-        return
-    home = find_home()
-    plan = service.make_plan(home, "demo", context.args)
-    home.create()
-    run_id = service.launch(plan, say=output.say)[0]
+        run_id = player.start(home.create(), scenario, speed)
+    elif speed is not None:
+        raise Refused("--speed is for recorded runs: add --scenario NAME")
+    else:
+        plan = service.make_plan(home, "demo", context.args)
+        home.create()
+        run_id = service.launch(plan, say=output.say)[0]
     print(run_id, flush=True)
-    _watch(run_id, plan.runs_root, screen=screen)
+    _watch(run_id, home.runs_root, screen=has_terminal() and not headless)
 
 
 @recipes.command(name="list")

@@ -148,9 +148,9 @@ def _start(python: str, path: Path, last: int) -> int:
         if newer:
             return newer[-1]
         if ended is not None:
-            raise MoltError(f"{path.name}: its supervisor ended at once: {_last_line(path / 'supervisor.log')}")
+            raise MoltError(f"{path.name}: its supervisor ended at once: {last_line(path / spawn.SUPERVISOR_LOG)}")
         if time.monotonic() > deadline:
-            raise MoltError(f"{path.name}: its supervisor does not begin; see {path / 'supervisor.log'}")
+            raise MoltError(f"{path.name}: its supervisor does not begin; see {path / spawn.SUPERVISOR_LOG}")
         _pause(process)
 
 
@@ -161,7 +161,8 @@ def _pause(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _last_line(path: Path) -> str:
+def last_line(path: Path) -> str:
+    """The last thing that a detached process said."""
     try:
         lines = path.read_text(errors="replace").strip().splitlines()
     except OSError:

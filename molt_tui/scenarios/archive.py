@@ -1,0 +1,121 @@
+"""The file of a scenario: a run directory, compressed, with scenario.json beside it.
+
+    scenario.json           title, about, verdict (the rule that the recording must show; see molt_tui/verdict.py)
+    run/run.toml, agent/, meta.json, rollouts/, attempts/<n>/{events,supervisor,logs}/, attempts/<n>/exit.json
+
+Events keep their original times. Notes, control and checkpoints are left out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from molt_tui.errors import MoltError, NotFound
+
+FOLDER = Path(__file__).parent
+SUFFIX = ".tar.gz"
+STREAMS = ("events", "supervisor")
+Action = Literal["events", "supervisor", "rollouts", "log", "exit"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that happened `t` seconds after the start: a record of a stream, a rollout file, a log line, the end."""
+
+    t: float
+    attempt: int
+    action: Action
+    payload: Any
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    title: str
+    about: str
+    verdict: str
+    meta: dict[str, Any]
+    files: dict[str, bytes] = field(repr=False)
+    items: list[Item] = field(repr=False)
+
+    @property
+    def max_steps(self) -> int | None:
+        """The planned number of steps, where the recorded run had one."""
+        return tomllib.loads(self.files["run.toml"].decode()).get("train", {}).get("max_steps")
+
+    @property
+    def duration_s(self) -> float:
+        return self.items[-1].t if self.items else 0.0
+
+
+def names() -> list[str]:
+    """Scenarios of this installation."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in FOLDER.glob("*" + SUFFIX))
+
+
+def load(name: str) -> Scenario:
+    """A shipped scenario by name, or a file by path. Raises NotFound, or MoltError when the file is damaged."""
+    path = FOLDER / (name + SUFFIX)
+    if not path.is_file():
+        path = Path(name)
+    if not path.is_file():
+        raise NotFound(f"no scenario {name!r}; there are: {', '.join(names()) or 'none'}")
+    try:
+        return parse(path.name.removesuffix(SUFFIX), path.read_bytes())
+    except (OSError, tarfile.TarError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MoltError(f"{path} is not a scenario: {error}") from error
+
+
+def parse(name: str, data: bytes) -> Scenario:
+    """Read the bytes of a scenario file."""
+    members: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                members[member.name] = content.read()
+    about = json.loads(members["scenario.json"])
+    run = {key.removeprefix("run/"): value for key, value in members.items() if key.startswith("run/")}
+    files = {key: value for key, value in run.items() if key == "run.toml" or key.startswith("agent/")}
+    return Scenario(name, about["title"], about["about"], about["verdict"], json.loads(run["meta.json"]), files, timeline(run))
+
+
+def timeline(run: dict[str, bytes]) -> list[Item]:
+    """Everything that happened, in order, with times from 0."""
+    items: list[Item] = []
+    for attempt in sorted({int(key.split("/")[1]) for key in run if key.startswith("attempts/")}):
+        items += _attempt(run, attempt)
+    start = min((item.t for item in items), default=0.0)
+    items = [Item(item.t - start, item.attempt, item.action, item.payload, item.name) for item in items]
+    order = {"supervisor": 0, "events": 1, "rollouts": 2, "log": 3, "exit": 4}
+    return sorted(items, key=lambda item: (item.t, order[item.action]))
+
+
+def _attempt(run: dict[str, bytes], attempt: int) -> list[Item]:
+    prefix = f"attempts/{attempt}/"
+    items: list[Item] = []
+    for stream in STREAMS:
+        for key in sorted(k for k in run if k.startswith(f"{prefix}{stream}/")):
+            records = [json.loads(line) for line in run[key].splitlines() if line.strip()]
+            items += [Item(float(record["t"]), attempt, stream, record) for record in records]
+    if not items:
+        return []
+    first, last = min(i.t for i in items), max(i.t for i in items)
+    done = {i.payload.get("step"): i.t for i in items if i.payload["kind"] == "metrics"}
+    for key in (k for k in run if k.startswith(f"rollouts/{attempt}-")):
+        step = int(key.split("-")[1].split(".")[0])
+        items.append(Item(done.get(step, last), attempt, "rollouts", run[key], key.removeprefix("rollouts/")))
+    for key in (k for k in run if k.startswith(f"{prefix}logs/")):
+        lines = run[key].splitlines(keepends=True)
+        name = key.removeprefix(f"{prefix}logs/")
+        items += [Item(first + (last - first) * i / len(lines), attempt, "log", line, name) for i, line in enumerate(lines)]
+    if f"{prefix}exit.json" in run:
+        items.append(Item(last, attempt, "exit", json.loads(run[f"{prefix}exit.json"])))
+    return items

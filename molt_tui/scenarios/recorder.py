@@ -1,0 +1,97 @@
+"""Makes a scenario from a finished run directory, in one command:
+
+python -m molt_tui.scenarios.recorder RUNDIR --name healthy --title "..." --about "..." --verdict completed
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.wire import RunDir
+from molt_tui.errors import MoltError, NotFound
+from molt_tui.scenarios.archive import FOLDER, SUFFIX, parse
+
+LOG_LINES = 400
+PRIVATE = ("user", "host", "command", "commit")
+
+
+def record(path: Path, title: str, about: str, verdict: str, rollout_bytes: int = 300_000) -> bytes:
+    """The bytes of a scenario. Names of people and machines are left out; rollouts up to a total size, evenly over steps.
+
+    Raises NotFound when this is no run directory, MoltError when the run is not over.
+    """
+    run = RunDir(path)
+    if not run.meta.is_file() or not run.attempt_numbers():
+        raise NotFound(f"{path} is not a run directory with an attempt")
+    if not (run.attempt(run.attempt_numbers()[-1]) / "exit.json").is_file():
+        raise MoltError(f"{path.name} is still running; record it when it is over")
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        head = {"title": title, "about": about, "verdict": verdict}
+        _add(archive, "scenario.json", json.dumps(head, indent=1).encode())
+        for name, data in _content(run, rollout_bytes):
+            _add(archive, f"run/{name}", data)
+    return buffer.getvalue()
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    """One member without times and owners, so that the same run gives the same bytes."""
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def _content(run: RunDir, rollout_bytes: int) -> Iterator[tuple[str, bytes]]:
+    meta = json.loads(run.meta.read_bytes())
+    yield "meta.json", json.dumps({k: v for k, v in meta.items() if k not in PRIVATE}).encode()
+    yield "run.toml", run.run_toml.read_bytes()
+    for path in sorted(run.agent.glob("*.py")):
+        yield f"agent/{path.name}", path.read_bytes()
+    for number in run.attempt_numbers():
+        folder = run.attempt(number)
+        for stream in ("events", "supervisor"):
+            for path in sorted((folder / stream).glob("*.jsonl")):
+                yield f"attempts/{number}/{stream}/{path.name}", path.read_bytes()
+        for path in sorted((folder / "logs").glob("*.log")):
+            lines = path.read_bytes().splitlines(keepends=True)[-LOG_LINES:]
+            yield f"attempts/{number}/logs/{path.name}", b"".join(lines)
+        if (folder / "exit.json").is_file():
+            yield f"attempts/{number}/exit.json", (folder / "exit.json").read_bytes()
+    yield from _rollouts(run, rollout_bytes)
+
+
+def _rollouts(run: RunDir, budget: int) -> Iterator[tuple[str, bytes]]:
+    """Rollout files of every n-th step, n as small as the budget allows; the last step's always."""
+    found = [p for p in run.rollouts.glob("*.jsonl.gz") if re.fullmatch(r"\d+-\d+\.jsonl\.gz", p.name)]
+    found.sort(key=lambda p: [int(part) for part in p.name.split(".")[0].split("-")], reverse=True)
+    stride = 1
+    while sum(p.stat().st_size for p in found[::stride]) > budget and stride < len(found):
+        stride += 1
+    for path in found[::stride]:
+        yield f"rollouts/{path.name}", path.read_bytes()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m molt_tui.scenarios.recorder", description=__doc__.splitlines()[0])
+    parser.add_argument("rundir", type=Path)
+    for name, about in (("name", "name of the scenario"), ("title", "one line"), ("about", "what it shows"),
+                        ("verdict", "the rule that it must show, e.g. completed")):  # fmt: skip
+        parser.add_argument(f"--{name}", required=True, help=about)
+    options = parser.parse_args(arguments)
+    data = record(options.rundir, options.title, options.about, options.verdict)
+    scenario = parse(options.name, data)
+    target = FOLDER / (options.name + SUFFIX)
+    target.write_bytes(data)
+    print(f"{target}: {len(data) / 1000:.0f} kB, {len(scenario.items)} records, {scenario.duration_s:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

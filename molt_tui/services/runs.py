@@ -109,6 +109,16 @@ def find_run(store: Store, reference: str) -> Run:
     return _run(found[0])
 
 
+def last_beats(store: Store, run: Run | None = None) -> dict[str, float]:
+    """When this reader, by its own clock (seconds since the epoch), last saw each run's beat change; all runs or one.
+
+    A run whose beat was never seen to change is absent.
+    """
+    sql = "SELECT r.id, o.changed FROM observations o JOIN runs r ON r.num = o.run_num WHERE o.changed IS NOT NULL"
+    found = store.rows(sql) if run is None else store.rows(f"{sql} AND r.num = ?", (run.num,))
+    return {row["id"]: row["changed"] for row in found}
+
+
 def as_json(run: Run) -> dict[str, Any]:
     """The object that `runs --json` promises."""
     return {name: list(run.tags) if name == "tags" else getattr(run, name) for name in JSON_FIELDS}

@@ -1,0 +1,177 @@
+"""The app: screens, keys that act everywhere, the palette, and the thread that keeps the database up to date."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.screen import Screen
+
+from molt_tui.store.home import find_home
+from molt_tui.tui import terminal
+from molt_tui.tui.background import Answer, Background, Ingested
+from molt_tui.tui.screens.base import MoltScreen
+from molt_tui.tui.screens.dialogs import MIN_HEIGHT, MIN_WIDTH, TooSmall
+from molt_tui.tui.screens.help import HelpScreen
+from molt_tui.tui.screens.launch import LaunchScreen
+from molt_tui.tui.screens.run import RunScreen
+from molt_tui.tui.screens.runs import RunsScreen
+from molt_tui.tui.source import RunLine, Source
+from molt_tui.tui.store_source import StoreSource
+from molt_tui.tui.themes import THEMES
+
+
+def run_app(run_id: str | None = None) -> int:
+    """Show the app until the user leaves, then say which runs go on; returns the exit code.
+
+    `run_id`: open that run's dashboard at once. The caller has made sure that there is a terminal.
+    """
+    terminal.leave_when_gone(sys.stdin.fileno())
+    source = StoreSource(find_home())
+    app = MoltApp(source, interval_s=terminal.refresh_interval(), open_run=run_id, ansi=terminal.no_color())
+    words = app.run()
+    if words:
+        print(words)
+    return app.return_code or 0
+
+
+class RunCommands(Provider):
+    """Every run by name in the palette."""
+
+    def _entries(self) -> list[tuple[str, Callable[[], Any], str]]:
+        app = self.app
+        assert isinstance(app, MoltApp)
+        return [(f"Open {run.name}", partial(app.open_run, run.id), f"{run.state}, {run.id}") for run in app.known_runs()]
+
+    async def discover(self) -> Hits:
+        for title, action, about in self._entries()[:8]:
+            yield DiscoveryHit(title, action, help=about)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for title, action, about in self._entries():
+            score = matcher.match(f"{title} {about}")
+            if score > 0:
+                yield Hit(score, title, action, help=about)
+
+
+class MoltApp(App[str]):
+    """`source` answers every question about runs; `interval_s` is the pace of looking at them."""
+
+    TITLE = "molt-tui"
+    CSS_PATH = "app.tcss"
+    COMMANDS = App.COMMANDS | {RunCommands}
+    ENABLE_COMMAND_PALETTE = True
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (120, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-short"), (34, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "Help", id="app.help"),
+        Binding("colon,ctrl+p", "command_palette", "Palette", show=False, id="app.palette"),
+        Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
+    ]
+
+    def __init__(self, source: Source, *, interval_s: float = 1.0, open_run: str | None = None, ansi: bool = False) -> None:
+        super().__init__(ansi_color=ansi or None)
+        self.source = source
+        self.background = Background(self, source.ingest, interval_s)
+        self.animation_level = "none"
+        self._first_run = open_run
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = "ansi-dark" if ansi else THEMES[0].name
+
+    def on_mount(self) -> None:
+        self.push_screen(RunsScreen())
+        if self._first_run is not None:
+            self.open_run(self._first_run)
+        self.background.start()
+
+    def on_unmount(self) -> None:
+        self.background.stop()
+
+    def on_ingested(self, message: Ingested) -> None:
+        self.background.handled()
+        screen = self.screen
+        if isinstance(screen, MoltScreen):
+            if message.error is not None:
+                screen.failed("ingest", message.error)
+            else:
+                screen.look()
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size  # the app's own size is still the old one here
+        small = width < MIN_WIDTH or height < MIN_HEIGHT
+        if small and not isinstance(self.screen, TooSmall):
+            self.push_screen(TooSmall())
+        elif not small and isinstance(self.screen, TooSmall):
+            self.pop_screen()
+
+    async def action_quit(self) -> None:
+        self.exit(self.farewell())
+
+    def known_runs(self) -> Sequence[RunLine]:
+        """Runs that the Runs screen has seen, active ones first."""
+        for screen in self.screen_stack:
+            if isinstance(screen, RunsScreen):
+                return sorted(screen.lines.values(), key=lambda r: (not r.active, -r.created))
+        return ()
+
+    def open_run(self, run_id: str) -> None:
+        self.push_screen(RunScreen(run_id))
+
+    def open_launch(self) -> None:
+        self.push_screen(LaunchScreen())
+
+    def opened_launch(self, run_id: str) -> None:
+        """A run was started: its dashboard replaces the launch screens."""
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        self.background.ingest_now()
+        self.open_run(run_id)
+
+    def go_back(self) -> None:
+        """To the screen before; the first one stays."""
+        if len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    def control(self, run: RunLine, name: str) -> None:
+        self.background.act(self, f"{name} {run.id}", lambda: self.source.control(run.id, name))
+
+    def on_answer(self, answer: Answer) -> None:
+        failed = answer.error is not None
+        self.notify(answer.error or str(answer.value), severity="error" if failed else "information", markup=False)
+        self.background.ingest_now()
+
+    def action_help(self) -> None:
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen.for_screen(self.screen))
+
+    def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
+        yield SystemCommand("Runs", "All runs", self._go_home)
+        yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
+        yield SystemCommand("Help", "What this shows and which keys act here", self.action_help)
+        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
+        yield SystemCommand("Quit", "Leave; runs go on", self.action_quit)
+
+    def _go_home(self) -> None:
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """`quiet` is the colour of what matters less; the terminal's own palette has a name for it."""
+        return {"quiet": "ansi_bright_black" if self.native_ansi_color else "#8b93a1"}
+
+    def farewell(self) -> str:
+        """What to print after leaving: which runs go on, and how to come back."""
+        active = [run for run in self.known_runs() if run.active]
+        if not active:
+            return ""
+        names = ", ".join(run.name for run in active[:5]) + (f" and {len(active) - 5} more" if len(active) > 5 else "")
+        return f"still running: {names}\ncome back with: molt-tui"

@@ -1,0 +1,71 @@
+"""The commands that act on one run, the same on every screen that has one selected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from molt_tui.tui import format
+from molt_tui.tui.screens.dialogs import Confirm
+
+if TYPE_CHECKING:
+    from molt_tui.tui.app import MoltApp
+    from molt_tui.tui.source import RunLine
+
+
+class RunControls:
+    """Mixin of a screen with a `selected` run. Commands name the run they act on; stopping asks first."""
+
+    CONTROLS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "Pause/resume", id="run.pause"),
+        Binding("x", "stop", "Stop", id="run.stop"),
+        Binding("c", "checkpoint", "Checkpoint", show=False, id="run.checkpoint"),
+        Binding("y", "copy", "Copy id", show=False, id="run.copy"),
+    ]
+
+    if TYPE_CHECKING:
+        molt: MoltApp
+
+        @property
+        def selected(self) -> RunLine | None: ...
+
+        def notify(self, message: str, **options: Any) -> None: ...
+
+    def _target(self, doing: str) -> RunLine | None:
+        """The selected run if a command can reach it; says why not otherwise."""
+        run = self.selected
+        if run is None:
+            self.notify(f"no run is selected to {doing}", markup=False)
+        elif not run.active:
+            self.notify(f"{run.name} is {run.state}: nothing to {doing}", markup=False)
+            return None
+        return run
+
+    def action_pause(self) -> None:
+        run = self._target("pause")
+        if run is not None:
+            self.molt.control(run, "resume" if run.state == "paused" else "pause")
+
+    def action_checkpoint(self) -> None:
+        run = self._target("checkpoint")
+        if run is not None:
+            self.molt.control(run, "checkpoint")
+
+    def action_stop(self) -> None:
+        run = self._target("stop")
+        if run is None:
+            return
+        detail = f"{run.id}\nstep {format.progress(run.step, run.max_steps)}, {run.state}. It writes a checkpoint first."
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self.molt.control(run, "stop")
+
+        self.molt.push_screen(Confirm(f"Stop {run.name}?", detail, "Stop it"), decided)
+
+    def action_copy(self) -> None:
+        run = self.selected
+        if run is not None:
+            self.molt.copy_to_clipboard(run.id)
+            self.notify(f"copied {run.id}", markup=False)

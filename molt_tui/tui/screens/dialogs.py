@@ -1,0 +1,55 @@
+"""Small screens over the others: a question with a safe default, and the card for a terminal that is too small."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+MIN_WIDTH, MIN_HEIGHT = 80, 24
+
+
+class Confirm(ModalScreen[bool]):
+    """Asks before something that cannot be undone. No has the focus; escape is No."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("n,escape", "answer(False)", "No", id="confirm.no"),
+        Binding("left,right,h,l,tab", "app.focus_next", "Other", show=False, id="confirm.other"),
+    ]
+
+    def __init__(self, question: str, detail: str, yes: str) -> None:
+        super().__init__()
+        self.question, self.detail, self.yes = question, detail, yes
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield Static(self.question, id="question", markup=False)
+            yield Static(self.detail, id="detail", markup=False)
+            with Horizontal(id="buttons"):
+                yield Button("No (n)", id="no")
+                yield Button(f"{self.yes} (y)", id="yes", variant="error")
+
+    def on_mount(self) -> None:
+        self.query_one("#no", Button).focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, answer: bool) -> None:
+        self.dismiss(answer)
+
+
+class TooSmall(ModalScreen[None]):
+    """Covers everything, so that no key reaches what cannot be seen; only quitting works."""
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="card", markup=False)
+
+    def on_resize(self) -> None:
+        width, height = self.app.size
+        self.query_one("#card", Static).update(f"need {MIN_WIDTH}x{MIN_HEIGHT}, have {width}x{height}\nq quits")

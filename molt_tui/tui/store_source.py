@@ -1,0 +1,179 @@
+"""`Source` over the services: one database connection per thread, small caches for what does not change."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from engine import flags
+from engine.recipes import find_recipe, load
+from molt_tui.sentences import sentence
+from molt_tui.services import control, launch, logs, metrics, recipes, runs
+from molt_tui.store.database import Store, open_store
+from molt_tui.store.home import Home
+from molt_tui.text import clean
+from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
+from molt_tui.tui.view import EventLine, RunView
+from molt_tui.tui.widgets.braille import Point, thin
+from molt_tui.verdict import Facts, judge
+
+CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl")
+EVAL_SUFFIXES = ("/exact_frac", "/score_mean")
+TREND_POINTS, EVENTS, LOG_LINES, TREND_RUNS = 40, 200, 500, 300
+SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "eval", "note")
+
+
+class StoreSource:
+    """Everything the screens ask, answered from molt.db and the run directories."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._local = threading.local()
+        self._trends: dict[str, tuple[Any, tuple[float, ...]]] = {}
+        self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
+        self._configs: dict[str, dict[str, Any]] = {}
+
+    @property
+    def store(self) -> Store:
+        """This thread's connection."""
+        found = getattr(self._local, "store", None)
+        if found is None:
+            found = self._local.store = open_store(self.home)
+        return found
+
+    def ingest(self) -> None:
+        runs.refresh(self.store)
+
+    def runs(self) -> Sequence[RunLine]:
+        beats, now = runs.last_beats(self.store), time.time()
+        found = runs.list_runs(self.store)
+        return [self._line(run, beats.get(run.id), now, with_trend=i < TREND_RUNS) for i, run in enumerate(found)]
+
+    def _line(self, run: runs.Run, beat: float | None, now: float, *, with_trend: bool) -> RunLine:
+        said = beat if beat is not None and not run.final else run.updated
+        return RunLine(
+            id=clean(run.id), name=clean(run.name), state=clean(run.state), detail=clean(run.detail or run.last_error or ""),
+            step=run.step, max_steps=run.max_steps, version=run.version, attempts=run.attempts, reward=run.reward,
+            rewards=self._trend(run) if with_trend else (), age_s=None if said is None else max(0.0, now - said),
+            created=run.created or 0.0, group=clean(run.group) if run.group else None, tags=tuple(clean(t) for t in run.tags),
+            recipe=clean(run.recipe or ""), job_id=clean(run.job_id) if run.job_id else None, host=clean(run.host or ""),
+        )  # fmt: skip
+
+    def _trend(self, run: runs.Run) -> tuple[float, ...]:
+        """The last rewards, read again only after a step or an attempt."""
+        mark = (run.step, run.attempt, run.reward)
+        known = self._trends.get(run.id)
+        if known is None or known[0] != mark:
+            points = metrics.series(self.store, run, "reward/mean", last=TREND_POINTS)
+            known = self._trends[run.id] = (mark, tuple(p.value for p in points if isinstance(p.value, float)))
+        return known[1]
+
+    def run(self, run_id: str, points: int) -> RunView:
+        run = runs.get_run(self.store, run_id)
+        beat, now = runs.last_beats(self.store, run).get(run.id), time.time()
+        newest = metrics.latest(self.store, run)
+        evals = tuple(key for key in newest if key.startswith("eval/") and key.endswith(EVAL_SUFFIXES))
+        curves = {key: self._curve(run, key, newest[key], points) for key in (*CURVES, *evals) if key in newest}
+        age = None if beat is None else max(0.0, now - beat)
+        detail = clean(run.detail or run.last_error or "")
+        values = {key: _shown(p.value) for key, p in newest.items()}
+        steps = {key: p.step for key, p in newest.items()}
+        facts = Facts(clean(run.state), detail, run.step, run.max_steps, age, values, steps)
+        said = age if age is not None and not run.final else (None if run.updated is None else max(0.0, now - run.updated))
+        return RunView(
+            run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=run.version, attempt=run.attempt,
+            age_s=said, config=self._config(run), curves=curves, events=self._events(run, curves), log=self._log(run),
+        )  # fmt: skip
+
+    def _curve(self, run: runs.Run, key: str, newest: metrics.Point, points: int) -> list[Point]:
+        """A whole curve thinned to the screen, read again only after a new point."""
+        place, mark = (run.id, key, points), (newest.attempt, newest.step)
+        known = self._curves.get(place)
+        if known is None or known[0] != mark:
+            found = metrics.series(self.store, run, key)
+            whole = [(float(p.step), p.value) for p in found if isinstance(p.value, float)]
+            known = self._curves[place] = (mark, thin(whole, points))
+        return known[1]
+
+    def _config(self, run: runs.Run) -> dict[str, Any]:
+        """The run's resolved configuration, flat; it never changes once written."""
+        if run.id not in self._configs:
+            try:
+                self._configs[run.id] = dict(flags.flatten(flags.load_run_toml(run.directory.run_toml)))
+            except (OSError, ValueError):
+                return {}
+        return self._configs[run.id]
+
+    def _events(self, run: runs.Run, curves: Mapping[str, Sequence[Point]]) -> tuple[EventLine, ...]:
+        lines = []
+        for event in metrics.events(self.store, run, kinds=SHOWN_KINDS, last=EVENTS):
+            text = sentence(event["kind"], event["data"], event["step"], event["version"])
+            if event["kind"] == "eval":
+                text += "".join(f", {key.split('/')[1]} {value:.3g}" for key, curve in curves.items()
+                                if key.endswith(EVAL_SUFFIXES[0]) for step, value in curve if step == event["step"])  # fmt: skip
+            lines.append(EventLine(event["t"], event["kind"], clean(text), event["step"]))
+        return tuple(lines)
+
+    def _log(self, run: runs.Run) -> tuple[str, ...]:
+        try:
+            found = logs.tail(logs.pick(run).path, LOG_LINES)[0]
+        except (OSError, logs.NotFound):
+            return ()
+        return tuple(clean(line) for line in found)
+
+    def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
+        run = runs.get_run(self.store, run_id)
+        label = clean(run.name)
+        if name == "stop":
+            gone = control.stop(run)
+            return f"{label} has stopped" if gone else f"{label} was asked to stop and has not ended yet"
+        answer = control.send(run, name, dict(args or {})).wait(10.0)
+        if answer is None:
+            return f"{name} was sent to {label}; it has not answered yet"
+        return clean(f"{label}: {answer.message}" if answer.ok else f"{label} refused to {name}: {answer.message}")
+
+    def recipes(self) -> Sequence[RecipeCard]:
+        return [RecipeCard(r.name, clean(r.title), clean(r.task), clean(r.model), clean(r.hardware),
+                           clean(r.problems[0]) if r.problems else "") for r in recipes.list_recipes(check=True)]  # fmt: skip
+
+    def form(self, recipe: str, changes: Mapping[str, str]) -> Form:
+        found, _ = find_recipe(recipe)
+        base = dict(flags.flatten(flags.resolve(found.raw if found else {}, {})[0]))
+        _, _, problems = load(recipe, _as_flags(changes))
+        fields = []
+        for info in flags.flag_table():
+            value, default = typed(base[info.path]), typed(info.default)
+            row = FormField(info.path, value, default, "default" if value == default else "recipe", info.type, info.help)
+            if info.path in changes:
+                row = replace(row, value=changes[info.path], origin="yours")
+            fields.append(row)
+        words = ["molt-tui", "launch", recipe, *(w for flag, value in changes.items() for w in (f"--{flag}", value))]
+        return Form(recipe, tuple(fields), tuple(clean(p) for p in problems), clean(shlex.join(words)))
+
+    def launch(self, recipe: str, changes: Mapping[str, str], name: str, group: str) -> str:
+        plan = launch.make_plan(self.home, recipe, _as_flags(changes), name=name or None, group=group or None)
+        return launch.launch(plan)[0]
+
+
+def _as_flags(changes: Mapping[str, str]) -> list[str]:
+    return [f"--{flag}={value}" for flag, value in changes.items()]
+
+
+def typed(value: Any) -> str:
+    """A configuration value as it is typed on the command line."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(typed(v) for v in value)
+    return clean(value)
+
+
+def _shown(value: Any) -> Any:
+    """A metric's value for drawing: labels are clean."""
+    return clean(value) if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""Widgets that know nothing of runs' files: they draw what they are given."""

@@ -1,0 +1,128 @@
+"""A scripted Source: fixed runs, a fixed clock, and a list of what was asked of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
+from molt_tui.tui.view import EventLine, RunView
+from molt_tui.verdict import Facts, judge
+
+T0 = 1_800_000_000.0
+
+RUNS = (
+    RunLine("20270115-0812-sums-moe-a1f3", "sums-moe", "running", step=142, max_steps=400, version=142, attempts=1,
+            reward=0.53, rewards=tuple(0.1 + 0.005 * i for i in range(40)), age_s=1, created=T0, group="sums",
+            tags=("moe", "r3"), recipe="demo", host="node-a"),
+    RunLine("20270115-0610-sums-dense-77c0", "sums-dense", "completed", step=400, max_steps=400, version=400, attempts=1,
+            reward=0.91, rewards=tuple(math.tanh(i / 12) for i in range(40)), age_s=7200, created=T0 - 9000, group="sums",
+            recipe="demo", host="node-a"),
+    RunLine("20270114-2201-chat-9b12", "chat-countdown", "failed", "reward is missing for 12 of 12 rollouts", step=7,
+            max_steps=1000, version=7, attempts=2, reward=float("nan"), rewards=(0.2, 0.1, float("nan")), age_s=40000,
+            created=T0 - 50000, recipe="countdown", job_id="81234", host="node-c"),
+    RunLine("20270114-1900-long-0c55", "long-horizon", "paused", step=88, max_steps=2000, version=88, attempts=3, reward=0.2,
+            rewards=(0.1, 0.15, 0.2, 0.2), age_s=3, created=T0 - 60000, tags=("agents",), recipe="agents"),
+)  # fmt: skip
+
+METRICS = {
+    "queue/depth": 5, "queue/capacity": 16, "queue/in_flight_groups": 12, "queue/in_flight_rollouts": 96,
+    "staleness/hist": [5200, 2100, 340], "staleness/mean": 0.364, "staleness/p95": 1.0, "staleness/max": 2,
+    "staleness/masked_tokens": 12, "staleness/dropped_rollouts": 0, "is/masked_frac": 0.031, "is/masked_low_frac": 0.010,
+    "is/masked_high_frac": 0.021, "is/ess_frac": 0.94, "is/kept_grad_frac": 0.97, "is/ratio_mean": 1.0023,
+    "mismatch/k3_kl": 1.3e-4, "mismatch/abs_diff": 0.0081, "offpolicy/k3_kl": 2.1e-3, "routing/mismatch_frac": 0.041,
+    "routing/replayed_mismatch_frac": 0.0, "routing/coverage_frac": 0.998, "routing/layer_mismatch": [0.03, 0.05],
+    "reward/mean": 0.53, "reward/std": 0.49, "reward/max": 1.0, "reward/zero_std_group_frac": 0.22,
+    "eval/heldout/exact_frac": 0.61, "loss/policy": -0.0123, "loss/entropy": 0.83, "optim/grad_norm": 1.21, "optim/lr": 1e-3,
+    "time/step": 2.31, "time/wait_batch": 0.21, "time/prepare": 0.08, "time/forward_backward": 1.62, "time/optim": 0.11,
+    "time/weight_sync": 0.19, "time/probe": 0.05, "time/trainer_idle_frac": 0.13, "time/rollout_idle_frac": 0.05,
+    "perf/rollout_tok_s": 4120.0, "perf/train_tok_s": 5010.0, "engine/running/min": 40, "engine/running/mean": 48,
+    "engine/running/max": 56, "engine/running/worst": "engine 0", "engine/kv_frac/min": 0.21, "engine/kv_frac/mean": 0.32,
+    "engine/kv_frac/max": 0.58, "engine/kv_frac/worst": "engine 1", "engine/version/mean": 142, "engine/version/min": 142,
+    "engine/version/max": 142, "host/cpu/min": 0.93, "host/cpu/mean": 0.93, "host/cpu/max": 0.93, "host/mem/min": 0.41,
+    "host/mem/mean": 0.41, "host/mem/max": 0.41,
+}  # fmt: skip
+
+EVENTS = tuple(
+    EventLine(T0 - 60 + 7 * i, kind, text)
+    for i, (kind, text) in enumerate([
+        ("phase", "starting"), ("phase", "running"), ("eval", "heldout at step 100: exact 0.49"),
+        ("checkpoint", "step 120 saved in 0.4 s, 2.1 MB"), ("control", "max_staleness set to 2 by ada"),
+        ("fault", "rollout retried: environment timed out"), ("eval", "heldout at step 140: exact 0.61"),
+    ])
+)  # fmt: skip
+
+
+def curve(count: int, scale: float, wobble: float) -> list[tuple[float, float]]:
+    return [(i, scale * math.tanh(i / 60) + wobble * math.sin(i * 1.7) * math.sin(i * 0.31)) for i in range(1, count + 1)]
+
+
+def view(**changes) -> RunView:
+    """The dashboard of RUNS[0]; `metrics` replaces or (None) removes single metrics, other names replace fields."""
+    metrics = {**METRICS, **changes.pop("metrics", {})}
+    metrics = {k: v for k, v in metrics.items() if v is not None}
+    facts = Facts("running", step=142, max_steps=400, beat_age_s=1.0, metrics=metrics)
+    facts = replace(facts, **changes.pop("facts", {}))
+    curves = {"reward/mean": curve(142, 0.55, 0.04), "eval/heldout/exact_frac": [(i, 0.6 * i / 142) for i in range(0, 141, 20)],
+              "loss/policy": curve(142, -0.02, 0.02), "is/masked_frac": curve(142, 0.03, 0.01),
+              "queue/depth": [(i, i % 7) for i in range(142)], "mismatch/k3_kl": curve(142, 1e-4, 3e-5)}  # fmt: skip
+    run = RUNS[0]
+    values = {
+        "run_id": run.id, "name": run.name, "facts": facts, "verdicts": judge(facts), "version": 142, "attempt": 1, "age_s": 1.0,
+        "config": {"train.max_staleness": 2, "algo.advantage.is_correction_level": "token"}, "curves": curves,
+        "events": EVENTS, "log": tuple(f"line {i}" for i in range(1, 60)),
+    }  # fmt: skip
+    return RunView(**{**values, **changes})
+
+
+FIELDS = (
+    FormField("actor.adam.lr", "0.001", "1e-06", "recipe", "number >= 0", "learning rate (can be changed while the run is live)"),
+    FormField("train.max_staleness", "2", "1", "recipe", "whole number >= 0", "versions a trained token may lag behind"),
+    FormField("rollout.temperature", "1.0", "1.0", "default", "number > 0", "sampling temperature"),
+    FormField("train.seed", "42", "42", "default", "whole number", "seed of data order, sampling and model building"),
+)
+
+
+class FakeSource:
+    def __init__(self) -> None:
+        self.lines = list(RUNS)
+        self.shown = view()
+        self.calls: list[tuple] = []
+        self.error: str | None = None
+
+    def ingest(self) -> None:
+        if self.error:
+            raise OSError(self.error)
+
+    def runs(self):
+        return list(self.lines)
+
+    def run(self, run_id: str, points: int) -> RunView:
+        return replace(self.shown, run_id=run_id)
+
+    def control(self, run_id: str, name: str, args=None) -> str:
+        self.calls.append((name, run_id))
+        return f"{name} sent to {run_id}"
+
+    def recipes(self):
+        return [RecipeCard("demo", "Sums and differences with a tiny MoE", "one-digit sums", "tiny:qwen3_moe", "2 CPU cores"),
+                RecipeCard("countdown", "Countdown with SmolLM2", "countdown", "SmolLM2-135M", "1 GPU"),
+                RecipeCard("broken", problem="recipe.toml line 3: expected a value")]  # fmt: skip
+
+    def form(self, recipe: str, changes) -> Form:
+        fields = tuple(replace(f, value=changes[f.flag], origin="yours") if f.flag in changes else f for f in FIELDS)
+        wrong = [f"--{f.flag}: expects {f.expects}, got {f.value!r}" for f in fields if not _is_number(f.value)]
+        command = "molt-tui launch " + recipe + "".join(f" --{k} {v}" for k, v in changes.items())
+        return Form(recipe, fields, tuple(wrong), command)
+
+    def launch(self, recipe: str, changes, name: str, group: str) -> str:
+        self.calls.append(("launch", recipe, dict(changes), name, group))
+        return RUNS[0].id
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

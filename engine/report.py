@@ -56,7 +56,8 @@ class Probe:
         # A sharded forward pass needs every rank, though all return the same.
         ranks = [t.score(self.sequences) for t in cluster.trainers]
         scored = [await call for call in [e.score(self.sequences) for e in cluster.engines]]
-        ours = torch.from_numpy(np.concatenate([await rank for rank in ranks][0]))
+        answers = [await rank for rank in ranks]
+        ours = torch.from_numpy(np.concatenate(answers[0]))
         mask = torch.ones_like(ours, dtype=torch.bool)
         gaps = [gap_sums(ours, torch.from_numpy(np.concatenate(theirs)), mask) for theirs in scored]
         finished = [finish_gap(g) for g in gaps]

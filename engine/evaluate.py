@@ -29,16 +29,19 @@ class Evaluator:
 
 
 def summarise(groups: Sequence[FinishedGroup], version: int) -> dict[str, float]:
-    """Scores over all rollouts; `exact_frac` looks at the first rollout of each prompt; failures count as wrong there."""
+    """Scores over all rollouts; `exact_frac` looks at the first rollout of each prompt, a failed one counts as wrong.
+
+    Without a single rollout there is no score, only the count of failures.
+    """
     rollouts = [r for g in groups for r in g.rollouts]
     found = {
         "failed": float(sum(g.failed for g in groups)),
         "version": float(version),
         "rollouts": float(len(rollouts)),
-        "exact_frac": float(np.mean([bool(g.rollouts) and g.rollouts[0].score >= 1.0 for g in groups])),
     }
     if rollouts:
         found |= {
+            "exact_frac": float(np.mean([bool(g.rollouts) and g.rollouts[0].score >= 1.0 for g in groups])),
             "score_mean": float(np.mean([r.score for r in rollouts])),
             "reward_mean": float(np.mean([r.reward for r in rollouts])),
             "response_len_mean": float(np.mean([r.sampled for r in rollouts])),

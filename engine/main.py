@@ -16,14 +16,16 @@ from engine.commands import Inbox, LiveKnobs
 from engine.config import Config
 from engine.controller import Controller, Position, Stopped
 from engine.data import load_eval_sets, load_prompts
+from engine.errors import one_line
 from engine.evaluate import Evaluator
 from engine.flags import load_run_toml
 from engine.placement import Cluster
 from engine.protocol import EventWriter, FaultEvent, PhaseEvent, read_meta
 from engine.report import Probe, Progress, probe_sequences
+from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.pool import RolloutPool, RunFailed
-from engine.rollout.transport import Sampling
-from engine.specs import engine_specs, runner_spec, trainer_specs
+from engine.rollout.transport import EngineDead, Sampling
+from engine.specs import engine_specs, pool_settings, runner_spec, trainer_specs
 from engine.sync.publish import PublishError, publish
 from engine.traces import TraceWriter, token_pieces
 from engine.wire import EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED, RunDir
@@ -60,7 +62,7 @@ class Attempt:
             return Path(name)
         from engine.train.tiny import build_for_run
 
-        return build_for_run(self.config, self.run.path / "model", self.run.agent)
+        return build_for_run(self.config, self.run.path / "model", self.run.path / self.config.train.agent_path)
 
     async def _start_actors(self, model: Path) -> dict[str, Any]:
         """Bring up trainers, engines and runners side by side; returns what trainer rank 0 says of the model."""
@@ -72,8 +74,7 @@ class Attempt:
         trainers = [t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, rendezvous, cluster))]
         engines = [e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model, cluster))]
         infos, _ = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
-        lost = (ray.exceptions.RayActorError,)
-        await cluster.router.start(cluster.engines, lost)
+        await cluster.router.start(cluster.engines, (EngineDead, ray.exceptions.RayActorError))
         spec = runner_spec(config, model, self.run, infos[0]["vocab_size"])
         await asyncio.gather(*[r.start(spec, cluster.router, ray.put) for r in cluster.runners])
         await self._join_transfer_group()
@@ -81,7 +82,7 @@ class Attempt:
 
     async def _join_transfer_group(self) -> None:
         """One process group of trainer rank 0 and every engine worker; the trainer binds the port and publishes it."""
-        host, port = await self.cluster.trainers[0].transfer_address()
+        host, port = await self.cluster.trainers[0].free_address()
         size = self.config.vllm.tensor_parallel_size
         world = 1 + size * len(self.cluster.engines)
         joins = [self.cluster.trainers[0].init_transfer(host, port, world)]
@@ -96,7 +97,8 @@ class Attempt:
         manifest = await cluster.trainers[0].weight_manifest()
         checkpoints = Checkpoints(self.run, config)
         prompts = load_prompts(config.data, seed=config.train.seed, epochs=config.train.num_episodes)
-        pool = RolloutPool(prompts, cluster.dispatch, config)
+        dispatch = RunnerDispatch(cluster.runners, (ray.exceptions.RayActorError,))
+        pool = RolloutPool(prompts, dispatch, pool_settings(config))
         position = Position()
         saved = await checkpoints.restore(cluster, pool)
         if saved is not None:
@@ -146,23 +148,15 @@ async def _run(attempt: Attempt) -> int:
     except asyncio.CancelledError:
         return _ended(attempt, "cancelled", "stopped before training began", EXIT_STOPPED)
     except Exception as error:
-        attempt.events.emit(FaultEvent, what=type(error).__name__, detail=first_line(error), fatal=True)
+        attempt.events.emit(FaultEvent, what=type(error).__name__, detail=one_line(error), fatal=True)
         if not isinstance(error, (RunFailed, PublishError)):
             import traceback
 
             traceback.print_exc()
-        return _ended(attempt, "failed", first_line(error), EXIT_FAILED)
+        return _ended(attempt, "failed", one_line(error), EXIT_FAILED)
     finally:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(attempt.cluster.shutdown(), 8)
-
-
-def first_line(error: BaseException) -> str:
-    """One line that names the error; the cause inside Ray's task errors rather than their wrapping."""
-    cause = getattr(error, "cause", None) or error
-    lines = [line for line in str(cause).splitlines() if line.strip()]
-    text = lines[-1] if lines else ""
-    return f"{type(cause).__name__}: {text}"[:500]
 
 
 def _ended(attempt: Attempt, outcome: str, detail: str, code: int) -> int:

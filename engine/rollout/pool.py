@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from engine.errors import one_line
 from engine.rollout.transport import FinishedGroup, GroupSpec, Prompt, Sampling
 
 FAILURE_WINDOW_GROUPS = 64
@@ -330,5 +331,5 @@ def _failed_group(spec: GroupSpec, error: BaseException) -> FinishedGroup:
         payload=None,
         admitted_version=spec.admitted_version,
         failed=spec.n_samples,
-        errors=[f"{type(error).__name__}: {error}"],
+        errors=[one_line(error)],
     )

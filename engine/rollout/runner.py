@@ -13,6 +13,7 @@ import numpy as np
 from engine.agents.load import load_agent
 from engine.agents.runner import DropRollout, Episode
 from engine.agents.tokens import TextCodec
+from engine.errors import one_line
 from engine.records import InvariantError, Rollout, Segment, check_rollout
 from engine.rollout.transport import (
     FinishedGroup,
@@ -24,7 +25,6 @@ from engine.rollout.transport import (
 )
 
 ROLLOUT_SEED_STRIDE = 1_009
-MAX_ERROR_CHARS = 500
 
 
 @dataclass
@@ -146,7 +146,7 @@ class AgentRunnerActor:
         except Exception as error:
             if limit.expired():
                 return _Outcome(error=f"the episode took longer than rollout.timeout_s ({self._spec.timeout_s:g} s)")
-            return _Outcome(error=f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+            return _Outcome(error=one_line(error))
 
     def _episode(self, spec: GroupSpec, index: int, attempt: int) -> Episode:
         sampling = spec.sampling

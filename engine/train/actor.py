@@ -24,7 +24,9 @@ from engine.algo.loss import PolicySettings
 from engine.algo.sums import Sums, add_sums
 from engine.compat import moe_layers
 from engine.config import Config
+from engine.placement import free_port
 from engine.records import InvariantError
+from engine.sync.transfer import Link, WeightManifest, WeightSender
 from engine.train.balance import form_micro_batches
 from engine.train.checkpoint import load_checkpoint, save_checkpoint
 from engine.train.collate import (
@@ -50,7 +52,7 @@ from engine.train.passes import (
 )
 from engine.train.plan import TraceTensors, TrainerSpec, TrainOrder, TrainReport
 from engine.train.replay import RoutingReplay
-from engine.train.weights import save_hf
+from engine.train.weights import gathered_weights, save_hf, weight_shapes
 
 SAMPLER_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 
@@ -78,6 +80,11 @@ class Trainer:
 
     def __init__(self, get: Get | None = None) -> None:
         self._get = get
+
+    def free_address(self) -> tuple[str, int]:
+        """This process's own address and a free port there, for a rendezvous of the ranks or with the engines."""
+        host = _own_address() if self._get is None else "127.0.0.1"
+        return host, free_port(host)
 
     def setup(self, spec: TrainerSpec) -> dict[str, Any]:
         """Join the ranks' process group, load and shard the model; returns facts about it. Call before anything else."""
@@ -220,6 +227,28 @@ class Trainer:
             scores |= {r: logprobs_BT[i, 1 : len(sequences[r])] for i, r in enumerate(rows)}
         return [scores[r] for r in range(len(sequences))]
 
+    # Weights for the sampler
+
+    def weight_manifest(self) -> WeightManifest:
+        """Names, dtypes and shapes of a publication, as vLLM's load_weights takes them."""
+        names, shapes = map(list, zip(*weight_shapes(self.policy.lm), strict=True))
+        return WeightManifest(names, [self.config.vllm.dtype] * len(names), shapes)
+
+    def init_transfer(self, host: str, port: int, world: int) -> None:
+        """Rank 0 opens the group of itself and every engine worker; returns when all `world` members have joined."""
+        self._sender = WeightSender(Link(host, port, rank=0, world=world), self.weight_manifest())
+
+    def prepare_weights(self) -> None:
+        """Gather the full tensors on rank 0 in the sampler's dtype. All ranks call it; the engines may go on sampling."""
+        gathered = gathered_weights(self.policy.lm, SAMPLER_DTYPES[self.config.vllm.dtype])
+        self._gathered = [item for item in gathered if self.spec.rank == 0]
+
+    def send_weights(self) -> None:
+        """Send what `prepare_weights` gathered, from rank 0; the other ranks have nothing to do."""
+        if self.spec.rank == 0:
+            self._sender.send(iter(self._gathered))
+        self._gathered = []
+
     # Checkpoints
 
     def save(self, path: str, controller_state: bytes = b"", hf: bool = False) -> None:
@@ -239,10 +268,8 @@ class Trainer:
 
     def save_hf(self, folder: str) -> None:
         """Export the weights in the sampler's dtype as a model directory for transformers and vLLM."""
-        save_hf(self.policy.lm, self.spec.model_path, Path(folder), self._sampler_dtype(), writer=self.spec.rank == 0)
-
-    def _sampler_dtype(self) -> torch.dtype:
-        return SAMPLER_DTYPES[self.config.vllm.dtype]
+        dtype = SAMPLER_DTYPES[self.config.vllm.dtype]
+        save_hf(self.policy.lm, self.spec.model_path, Path(folder), dtype, writer=self.spec.rank == 0)
 
 
 def policy_settings(config: Config, live_threshold: tuple[float, ...] | None = None) -> PolicySettings:
@@ -271,6 +298,12 @@ def _join_ranks(spec: TrainerSpec) -> None:
     store = dist.TCPStore(spec.host, spec.port, spec.world, is_master=spec.rank == 0)
     backend = "cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=spec.rank, world_size=spec.world)
+
+
+def _own_address() -> str:
+    import ray
+
+    return ray.util.get_node_ip_address()
 
 
 def _ray_get(references: list[Any]) -> list[Any]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import logging
+import os
 import re
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,3 +75,179 @@ def automodel_causal_lm(path: str) -> nn.Module:
     return NeMoAutoModelForCausalLM.from_pretrained(
         path, torch_dtype=torch.float32, attn_implementation="sdpa", use_liger_kernel=False, backend=backend
     )
+
+
+# torch.distributed: groups outside the default one, so that a process can be in several worlds
+
+
+def gloo_group(host: str, port: int, rank: int, world: int, timeout_s: float) -> Any:
+    """A gloo process group that rendezvous at host:port, which rank 0 serves; blocks until all members are there."""
+    from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+    timeout = timedelta(seconds=timeout_s)
+    store = TCPStore(host, port, world, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
+    options = ProcessGroupGloo._Options()
+    options._timeout = timeout
+    # Named by address: the look-up of the own host name fails on machines that are in no name service.
+    options._devices = [ProcessGroupGloo.create_device(hostname=_address_towards(host, port))]
+    return ProcessGroupGloo(PrefixStore("weights", store), rank, world, options)
+
+
+def _address_towards(host: str, port: int) -> str:
+    """The address of this machine that `host` sees. Sends nothing: a UDP connect only picks the route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return probe.getsockname()[0]
+
+
+def gloo_broadcast(group: Any, tensor: torch.Tensor) -> None:
+    """Broadcast rank 0's CPU tensor in place; raises RuntimeError on a time-out or a lost peer."""
+    from torch.distributed import BroadcastOptions
+
+    options = BroadcastOptions()
+    options.rootRank = 0
+    options.rootTensor = 0
+    group.broadcast([tensor], options).wait()
+
+
+# vLLM, in the process that holds AsyncLLM
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Run with these environment variables; afterwards the whole environment is as before.
+
+    vLLM adds variables of its own while it starts a core (LD_PRELOAD among them), which later children must not inherit.
+    """
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def vllm_environment(device: str, tensor_parallel_size: int, cores: list[int] | None, eager: bool) -> dict[str, str]:
+    """Environment of an engine's core process. `cores`: the CPU cores its threads may use; None leaves it half of them."""
+    values = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if device == "cuda":
+        return values
+    ranks = tensor_parallel_size
+    values["OMP_NUM_THREADS"] = str(max(1, (len(cores) if cores else (os.cpu_count() or 1) // 2) // ranks))
+    values["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    if ranks == 1:
+        # Lets the core run the model itself: no worker process of its own to start and to talk to.
+        values["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if eager:
+        # vLLM compiles small sampler functions even in eager mode: 20 s once per machine, and it needs a C++ compiler.
+        values["TORCH_COMPILE_DISABLE"] = "1"
+    return values
+
+
+def token_prompt(token_ids: list[int]) -> dict[str, Any]:
+    """A prompt that vLLM takes as already rendered; a plain TokensPrompt would go through its thread pool."""
+    return {"type": "token", "prompt_token_ids": token_ids}
+
+
+class _OutputBarrier:
+    """Stands in vLLM's output queue; the output handler reads `scheduler_stats` when everything before is processed."""
+
+    outputs: tuple[()] = ()
+    timestamp = 0.0
+    engine_index = 0
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    @property
+    def scheduler_stats(self) -> None:
+        self.reached.set()
+
+
+async def drain_outputs(llm: Any) -> None:
+    """Return when every output that has arrived from the core has reached its request.
+
+    A core answers a pause after the outputs of its last step and on the same socket, so that after the answer and this
+    drain the per-request token counts are exactly what was sampled before the pause.
+    """
+    barrier = _OutputBarrier()
+    llm.engine_core.outputs_queue.put_nowait(barrier)
+    await barrier.reached.wait()
+
+
+def tokens_so_far(llm: Any, request_id: str) -> int | None:
+    """Tokens received for a request in flight; None when it has finished and only its answer is still to be taken."""
+    processor = llm.output_processor
+    internal = processor.external_req_ids.get(request_id)
+    return processor.request_states[internal[0]].detokenizer.num_output_tokens() if internal else None
+
+
+class StepStats:
+    """What the core reports after each step, in the place of vLLM's own stat loggers."""
+
+    running = 0
+    waiting = 0
+    kv_frac: float | None = None
+    preemptions = 0
+
+    @classmethod
+    def attach(cls, llm: Any) -> StepStats:
+        """Replace the stat loggers of an AsyncLLM that was started with statistics on."""
+        stats = cls()
+        llm.logger_manager.stat_loggers = [stats]
+        return stats
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
+        if scheduler_stats is not None:
+            self.running = scheduler_stats.num_running_reqs
+            self.waiting = scheduler_stats.num_waiting_reqs + getattr(scheduler_stats, "num_skipped_waiting_reqs", 0)
+            self.kv_frac = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self.preemptions += iteration_stats.num_preempted_reqs
+
+
+# vLLM, in the worker that holds the model
+
+
+def begin_weight_reload(model: nn.Module) -> None:
+    """Make a running vLLM model ready for load_weights: its kernels may have repacked and freed the loaded tensors."""
+    from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+    # The CPU build packs expert weights only while it builds the kernel; with a kernel it would silently keep the old ones.
+    if next(model.parameters()).device.type == "cpu":
+        for module in model.modules():
+            method = getattr(module, "quant_method", None)
+            if getattr(method, "moe_kernel", None) is not None:
+                method.moe_kernel = None
+    # It warns of every module without weights, rotary embeddings among them; what was loaded is checked by the caller.
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+    initialize_layerwise_reload(model)
+
+
+def end_weight_reload(model: nn.Module, model_config: Any) -> None:
+    """Repack what was loaded since begin_weight_reload, in the storage the kernels hold."""
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+    finalize_layerwise_reload(model, model_config)
+
+
+def register_weight_transfer(name: str, cls: type) -> None:
+    """Register a weight-transfer engine with vLLM; again is no error, as workers may share a process."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if name not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(name, cls)
+
+
+def vllm_moe_layer_ids(model: nn.Module) -> list[int]:
+    """Ids among all decoder layers of the layers whose expert choice vLLM captures, in order; empty for dense models."""
+    from vllm.model_executor.layers.fused_moe.layer import MoERunner
+
+    return sorted({module.layer_id for module in model.modules() if isinstance(module, MoERunner)})

@@ -59,6 +59,10 @@ class EngineStats:
     busy_s: float
 
 
+class EngineDead(ConnectionError):
+    """The engine's core has ended or does not answer; its requests are lost, the engine will not come back."""
+
+
 class Sampler(Protocol):
     """The interface of an engine; the vLLM actor and the scripted engine of the tests both have it."""
 

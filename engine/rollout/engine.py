@@ -1,0 +1,417 @@
+"""The sampler: vLLM's AsyncLLM with exact policy versions, token ids in and token ids out. Works bare and as a Ray actor.
+
+Versions: every token received up to the moment `pause` returned was sampled by the old version; `update_weights` draws that
+border through every request in flight. Requests ask vLLM for their final output only, which is the cheapest on a shared
+core; the number of tokens at a border is read from vLLM's own per-request state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine import compat
+from engine.rollout.transport import EngineDead, EngineStats, GenerateRequest, GenerateResult
+
+PING_SECONDS = 10.0
+
+
+@dataclass
+class EngineSpec:
+    """How one engine is started. `cores`: CPU cores its process and threads may use, None for no pinning."""
+
+    model_path: str
+    dtype: str = "bfloat16"
+    device: str = "cpu"
+    tensor_parallel_size: int = 1
+    max_model_len: int = 2048
+    max_num_seqs: int = 256
+    kv_cache_gb: float = 1.0
+    seed: int = 0
+    enforce_eager: bool = False
+    gpu_memory_utilization: float = 0.85
+    enable_prefix_caching: bool = False
+    enable_chunked_prefill: bool | None = None
+    max_num_batched_tokens: int | None = None
+    return_routed_experts: bool = False
+    cores: list[int] | None = None
+    index: int = 0
+    hang_timeout_s: float = 300.0
+
+
+@dataclass
+class _Flight:
+    """A request in flight. `borders`: (tokens received so far, version of the ones that follow), in order."""
+
+    version: int
+    borders: list[tuple[int, int]] = field(default_factory=list)
+
+
+def stamp_versions(count: int, first: int, borders: list[tuple[int, int]]) -> list[int]:
+    """The version of each of `count` tokens: `first`, then from each border (tokens before it, version) on that version."""
+    versions = [first] * count
+    for start, version in borders:
+        versions[start:] = [version] * (count - min(start, count))
+    return versions
+
+
+class VllmEngine:
+    """One engine; the `Sampler` of transport.py plus start, init_transfer, digest and shutdown.
+
+    Methods raise EngineDead when the core process has ended, does not answer, or holds half an update.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._llm: Any = None
+        self._flights: dict[str, _Flight] = {}
+        self._finished_tokens = 0
+        self._paused = False
+        self._updating = False
+        self._death = ""
+        self._busy = _Stopwatch()
+        self._pause_preemptions = 0
+        self._scores = 0
+
+    async def start(self, spec: EngineSpec) -> dict[str, Any]:
+        """Start vLLM and wait until it samples. Returns facts: vllm (release), import_s, start_s, max_model_len,
+        eos_token_ids, routed_layers (global layer ids of the axis L of routed_experts)."""
+        self.spec = spec
+        if spec.cores:
+            os.sched_setaffinity(0, spec.cores)  # of this thread, which the core process inherits
+        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if Path(spec.model_path).is_dir() else {}
+        variables = compat.vllm_environment(spec.device, spec.tensor_parallel_size, spec.cores, spec.enforce_eager)
+        started = time.perf_counter()
+        with compat.environment(variables | offline):
+            import vllm
+            from vllm.engine.arg_utils import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+            imported = time.perf_counter()
+            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(spec)))
+        self._steps = compat.StepStats.attach(self._llm)
+        self._stop_ids = stop_token_ids(spec.model_path, self._llm.model_config.hf_config)
+        self._max_len = self._llm.model_config.max_model_len
+        self._layers = (await self._rpc("moe_layer_ids"))[0] if spec.return_routed_experts else []
+        self._watch = asyncio.create_task(self._watch_core())
+        return {
+            "vllm": vllm.__version__,
+            "import_s": imported - started,
+            "start_s": time.perf_counter() - imported,
+            "max_model_len": self._max_len,
+            "eos_token_ids": self._stop_ids,
+            "routed_layers": self._layers,
+        }
+
+    # Sampling
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Sample one turn. ValueError: the request is impossible. While the engine is paused the request waits.
+
+        routed_experts is int16 (prompt + sampled - 1 - routed_from, L, k), no rows when nothing was sampled; vLLM reports
+        a row for every decoder layer, of which those in routed_layers are kept.
+        """
+        self._check_alive()
+        if request.request_id in self._flights:
+            raise ValueError(f"request {request.request_id} is already in flight")
+        params = self._sampling_params(request)
+        flight = self._flights[request.request_id] = _Flight(self.version)
+        self._busy.run(not self._paused)
+        try:
+            final = await self._final_output(request.token_ids, params, request.request_id)
+        finally:
+            del self._flights[request.request_id]
+            self._busy.run(bool(self._flights) and not self._paused)
+        self._finished_tokens += len(final.outputs[0].token_ids)
+        return self._result(request, final, flight)
+
+    async def _final_output(self, token_ids: list[int], params: Any, request_id: str) -> Any:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        final = None
+        try:
+            async for output in self._llm.generate(compat.token_prompt(token_ids), params, request_id):
+                final = output
+        except EngineDeadError:
+            raise EngineDead(self._say_dead("its vLLM core process has ended; the actor's log says why")) from None
+        except ValueError as error:
+            # vLLM's own exception types would make whoever receives them import vLLM.
+            raise ValueError(str(error)) from None
+        if final is None:
+            raise EngineDead(self._say_dead("vLLM ended a request without output"))
+        return final
+
+    def _sampling_params(self, request: GenerateRequest) -> Any:
+        """Every field that shapes the distribution, explicitly, so that no generation_config can."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling, prompt = request.sampling, len(request.token_ids)
+        room = self._max_len - prompt
+        if prompt == 0 or room <= 0:
+            raise ValueError(f"a prompt of {prompt} tokens does not fit: the engine takes 1 to {self._max_len - 1}")
+        if not 0 <= request.routed_from <= prompt:
+            raise ValueError(f"routed_from {request.routed_from} lies outside the prompt of {prompt} tokens")
+        if sampling.stop and self._llm.tokenizer is None:
+            raise ValueError("stop strings need a tokenizer in the model directory")
+        return SamplingParams(
+            n=1, temperature=sampling.temperature, top_p=sampling.top_p, top_k=0, min_p=0.0, presence_penalty=0.0,
+            frequency_penalty=0.0, repetition_penalty=1.0, min_tokens=0, seed=sampling.seed,
+            max_tokens=room if sampling.max_tokens is None else min(room, sampling.max_tokens),
+            stop=list(sampling.stop) or None, stop_token_ids=self._stop_ids, detokenize=bool(sampling.stop),
+            logprobs=0, flat_logprobs=True, routed_experts_prompt_start=request.routed_from,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )  # fmt: skip
+
+    def _result(self, request: GenerateRequest, final: Any, flight: _Flight) -> GenerateResult:
+        output = final.outputs[0]
+        token_ids, logprobs = list(output.token_ids), list(output.logprobs.logprobs)
+        if output.finish_reason not in ("stop", "length", "abort") or len(logprobs) != len(token_ids):
+            raise RuntimeError(
+                f"vLLM returned finish_reason {output.finish_reason} with {len(token_ids)} tokens, {len(logprobs)} log-probs"
+            )
+        routed = self._routed_experts(request, len(token_ids), output.routed_experts) if self._layers else None
+        versions = stamp_versions(len(token_ids), flight.version, flight.borders)
+        return GenerateResult(token_ids, logprobs, versions, output.finish_reason, routed, self.spec.index)
+
+    def _routed_experts(self, request: GenerateRequest, sampled: int, captured: np.ndarray | None) -> np.ndarray:
+        """Rows of the layers in routed_layers. Raises RuntimeError when vLLM left some out."""
+        expected = len(request.token_ids) + sampled - 1 - request.routed_from if sampled else 0
+        if captured is None:
+            captured = np.zeros((0, self._layers[-1] + 1, 1), np.int16)
+        if len(captured) != expected:
+            raise RuntimeError(f"vLLM returned {len(captured)} routing rows, {expected} were due")
+        return captured[:, self._layers].astype(np.int16)
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """End these requests: generate returns what they have with finish_reason "abort". Unknown ids are ignored."""
+        self._check_alive()
+        await self._call("abort", self._llm.abort([i for i in request_ids if i in self._flights]))
+
+    async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
+        """Log-prob of each token after the first, at temperature 1 and by prefill: float32 (len - 1,) per sequence."""
+        self._check_alive()
+        if self._paused:
+            raise RuntimeError("score would wait for ever on a paused engine: call resume first")
+        return await asyncio.gather(*[self._score(s) for s in sequences])
+
+    async def _score(self, token_ids: list[int]) -> np.ndarray:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            temperature=1.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False, ignore_eos=True,
+            skip_reading_prefix_cache=True, output_kind=RequestOutputKind.FINAL_ONLY,
+        )  # fmt: skip
+        self._scores += 1
+        final = await self._final_output(token_ids, params, f"score-{self._scores}")
+        return np.asarray(final.prompt_logprobs.logprobs, np.float32)
+
+    # Weights
+
+    async def init_transfer(self, host: str, port: int, rank: int, world: int) -> None:
+        """Join the weight-transfer group; `rank` is that of this engine's first worker. Returns when all have joined."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        where = {"host": host, "port": port, "rank": rank, "world": world}
+        await self._call("join", self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=where)))
+
+    async def pause(self) -> int:
+        self._check_alive()
+        if not self._paused:
+            self._paused = True
+            self._busy.run(False)
+            await self._call("pause", self._llm.pause_generation(mode="keep"))
+            await self._call("drain", compat.drain_outputs(self._llm))
+            # The pause itself preempts what runs, which is no sign of a full KV cache.
+            self._pause_preemptions += self._steps.running
+        return len(self._flights)
+
+    async def update_weights(self, manifest: Any, version: int) -> dict[str, float]:
+        """Receive and load one publication while paused; afterwards the engine is at `version`.
+
+        Returns seconds of start, transfer and finish. A failure leaves the weights undefined: the engine ends itself.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        self._check_alive()
+        if not self._paused:
+            raise RuntimeError("update_weights on a sampling engine would blur version borders: call pause first")
+        if version < self.version:
+            raise ValueError(f"version {version} is older than the engine's {self.version}")
+        request = WeightTransferUpdateRequest(update_info=dict(vars(manifest)))
+        self._updating = True
+        marks = [time.perf_counter()]
+        try:
+            for what, step in (
+                ("start", self._llm.start_weight_update),
+                ("transfer", lambda: self._llm.update_weights(request)),
+                ("finish", self._llm.finish_weight_update),
+            ):
+                await self._call(what, step())
+                marks.append(time.perf_counter())
+        except EngineDead:
+            raise
+        except Exception as error:
+            await self._end(f"a weight update failed half-way: {error}")
+        finally:
+            self._updating = False
+        self._turn_to(version)
+        return {f"{what}_s": b - a for what, a, b in zip(("start", "transfer", "finish"), marks, marks[1:])}
+
+    def _turn_to(self, version: int) -> None:
+        """Draw the border through every request that is not finished yet."""
+        for request_id, flight in self._flights.items():
+            received = compat.tokens_so_far(self._llm, request_id)
+            if received is not None:
+                flight.borders.append((received, version))
+        self.version = version
+
+    async def resume(self) -> None:
+        self._check_alive()
+        if self._paused:
+            await self._call("resume", self._llm.resume_generation())
+            self._paused = False
+            self._busy.run(bool(self._flights))
+
+    async def digest(self) -> tuple[int, float, float]:
+        """(count, sum, sum of squares) of the parameters of the first worker; see WorkerExtension.digest."""
+        return tuple((await self._rpc("digest"))[0])
+
+    # State
+
+    async def stats(self) -> EngineStats:
+        """A snapshot. Preemptions by pauses are left out; `tokens` counts those of requests in flight too."""
+        self._check_alive()
+        steps, held = self._steps, len(self._flights)
+        in_flight = sum(compat.tokens_so_far(self._llm, i) or 0 for i in self._flights)
+        return EngineStats(
+            running=0 if self._paused else steps.running,
+            waiting=held if self._paused else steps.waiting,
+            kv_frac=steps.kv_frac,
+            preemptions=max(0, steps.preemptions - self._pause_preemptions),
+            version=self.version,
+            tokens=self._finished_tokens + in_flight,
+            busy_s=self._busy.seconds(),
+        )
+
+    async def shutdown(self) -> None:
+        """End the core process; requests in flight fail with EngineDead. May be called again."""
+        if self._llm is None:
+            return
+        llm, self._llm = self._llm, None
+        self._death = self._death or "it was shut down"
+        self._watch.cancel()
+        await asyncio.to_thread(llm.shutdown, 0)
+
+    async def _rpc(self, method: str) -> list[Any]:
+        """One answer per worker."""
+        self._check_alive()
+        return await self._call(method, self._llm.collective_rpc(method))
+
+    async def _call(self, what: str, call: Awaitable[Any], timeout: float | None = None) -> Any:
+        """Await a call to the core; a core that ends would leave it unanswered, so its end is awaited beside it."""
+        task = asyncio.ensure_future(call)
+        ends = {task, self._llm.output_handler}
+        await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        raise EngineDead(self._say_dead(f"its core did not answer to '{what}'"))
+
+    async def _watch_core(self) -> None:
+        """End the engine when it has work and its core answers nothing for hang_timeout_s."""
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            if self._flights and not self._updating:
+                try:
+                    await self._call("ping", self._llm.is_paused(), timeout=self.spec.hang_timeout_s)
+                except EngineDead as death:
+                    await self._end(str(death), raises=False)
+                    return
+
+    async def _end(self, reason: str, raises: bool = True) -> None:
+        message = self._say_dead(reason)
+        await self.shutdown()
+        if raises:
+            raise EngineDead(message) from None
+
+    def _say_dead(self, reason: str) -> str:
+        """The first reason stays: later ones follow from it."""
+        self._death = self._death or reason
+        return f"engine {self.spec.index}: {self._death}"
+
+    def _check_alive(self) -> None:
+        if self._llm is None or self._death:
+            raise EngineDead(f"engine {self.spec.index}: {self._death}")
+
+
+class _Stopwatch:
+    """Time spent running, in seconds."""
+
+    def __init__(self) -> None:
+        self._total, self._since = 0.0, None
+
+    def run(self, on: bool) -> None:
+        now = time.perf_counter()
+        if self._since is not None:
+            self._total += now - self._since
+        self._since = now if on else None
+
+    def seconds(self) -> float:
+        return self._total + (time.perf_counter() - self._since if self._since is not None else 0.0)
+
+
+def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
+    """AsyncEngineArgs fields for this spec; what it leaves empty is vLLM's choice."""
+    arguments: dict[str, Any] = {
+        "model": spec.model_path,
+        "dtype": spec.dtype,
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "max_model_len": spec.max_model_len,
+        "max_num_seqs": spec.max_num_seqs,
+        "seed": spec.seed,
+        "enforce_eager": spec.enforce_eager,
+        "gpu_memory_utilization": spec.gpu_memory_utilization,
+        "enable_prefix_caching": spec.enable_prefix_caching,
+        "enable_return_routed_experts": spec.return_routed_experts,
+        "skip_tokenizer_init": not has_tokenizer(spec.model_path),
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logprobs",
+        "worker_extension_cls": "engine.sync.worker.WorkerExtension",
+        "weight_transfer_config": {"backend": "molt"},
+    }
+    if spec.device == "cpu":
+        arguments["kv_cache_memory_bytes"] = int(spec.kv_cache_gb * 2**30)
+        if spec.tensor_parallel_size == 1:
+            arguments["distributed_executor_backend"] = "uni"
+    for name in ("enable_chunked_prefill", "max_num_batched_tokens"):
+        if getattr(spec, name) is not None:
+            arguments[name] = getattr(spec, name)
+    return arguments
+
+
+def has_tokenizer(model_path: str) -> bool:
+    """Whether vLLM can load a tokenizer; models that are not a local directory are taken to have one."""
+    folder = Path(model_path)
+    return not folder.is_dir() or any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
+
+
+def stop_token_ids(model_path: str, config: Any) -> list[int]:
+    """End-of-sequence ids of the model and of its generation config, which has more of them for chat models."""
+    from transformers import GenerationConfig
+
+    try:
+        generation = GenerationConfig.from_pretrained(model_path).eos_token_id
+    except OSError:
+        generation = None
+    found = [config.eos_token_id, generation]
+    ids = {i for entry in found if entry is not None for i in (entry if isinstance(entry, list) else [entry])}
+    return sorted(ids)

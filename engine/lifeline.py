@@ -41,7 +41,7 @@ def end() -> None:
     attempt = os.environ.get(processes.MARKER)
 
     def members() -> set[int]:
-        return processes.descendants(os.getpid()) | processes.marked(lambda value: value == attempt)
+        return processes.descendants(os.getpid()) | processes.family(lambda value: value == attempt)
 
     processes.kill_until_gone(members, 5)
     if SCRATCH_VARIABLE in os.environ:

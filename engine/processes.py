@@ -34,18 +34,18 @@ def _living() -> Iterator[tuple[int, int]]:
             yield int(entry.name), stat[1]
 
 
-def descendants(root: int) -> set[int]:
-    """Living processes below `root`, without itself."""
+def descendants(*roots: int) -> set[int]:
+    """Living processes below any of `roots`, without these."""
     children: dict[int, list[int]] = {}
     for pid, parent in _living():
         children.setdefault(parent, []).append(pid)
     found: set[int] = set()
-    waiting = [root]
+    waiting = list(roots)
     while waiting:
         new = set(children.get(waiting.pop(), ())) - found
         found |= new
         waiting += new
-    return found - {root}
+    return found - set(roots)
 
 
 def marked(is_meant: Callable[[str], bool]) -> set[int]:
@@ -64,6 +64,12 @@ def marked(is_meant: Callable[[str], bool]) -> set[int]:
         if any(e.startswith(prefix) and is_meant(os.fsdecode(e[len(prefix) :])) for e in entries):
             found.add(pid)
     return found - {os.getpid()}
+
+
+def family(is_meant: Callable[[str], bool]) -> set[int]:
+    """Processes with such a marker and all their descendants, whatever title those show."""
+    roots = marked(is_meant)
+    return (roots | descendants(*roots)) - {os.getpid()}
 
 
 def send(pids: set[int], number: int) -> None:

@@ -136,7 +136,7 @@ class Supervisor:
     def _settle_older_attempts(self) -> None:
         """Kill what a killed supervisor left behind and write the exit record that it could not."""
         older = f"{self.run.path}:"
-        processes.kill_until_gone(lambda: processes.marked(lambda value: value.startswith(older)), CLEANUP_SECONDS)
+        processes.kill_until_gone(lambda: processes.family(lambda value: value.startswith(older)), CLEANUP_SECONDS)
         for number in self.run.attempt_numbers():
             folder = self.run.attempt(number)
             if number < self.number and not (folder / "exit.json").exists():
@@ -221,7 +221,7 @@ class Supervisor:
 
     def _members(self) -> set[int]:
         """Every living process of this attempt but the supervisor."""
-        return processes.descendants(os.getpid()) | processes.marked(lambda value: value == self.marker)
+        return processes.descendants(os.getpid()) | processes.family(lambda value: value == self.marker)
 
     def _remove_processes(self) -> set[int]:
         """End what the controller left: TERM, a moment, KILL. Returns what could not be removed."""

@@ -117,7 +117,7 @@ def resume(run: Reference, timeout: Timeout = ANSWER_S, as_json: Json = False) -
 
     with fresh_run(run) as (_, found):
         pass
-    if not found.final and found.state != "draft":
+    if not found.final and found.attempts:
         _command(found.id, "resume", {}, timeout, as_json)
         return
     attempt = launch.start_next_attempt(found)

@@ -88,10 +88,13 @@ def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
     if screen:
         open_screen(run_id)
     else:
-        for event in service.follow(runs_root / run_id):
-            line = describe(event)
-            if line:
-                output.say(line)
+        try:
+            for event in service.follow(runs_root / run_id):
+                line = describe(event)
+                if line:
+                    output.say(line)
+        except KeyboardInterrupt:
+            output.say("")  # the run is not a child of this terminal
     with fresh_run(run_id) as (_, run):
         pass
     if screen and not run.final:

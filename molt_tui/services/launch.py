@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -151,14 +150,7 @@ def _start(python: str, path: Path, last: int) -> int:
             raise MoltError(f"{path.name}: its supervisor ended at once: {last_line(path / spawn.SUPERVISOR_LOG)}")
         if time.monotonic() > deadline:
             raise MoltError(f"{path.name}: its supervisor does not begin; see {path / spawn.SUPERVISOR_LOG}")
-        _pause(process)
-
-
-def _pause(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(0.05)
-    except subprocess.TimeoutExpired:
-        return
+        time.sleep(0.05)
 
 
 def last_line(path: Path) -> str:

@@ -28,6 +28,7 @@ def m001_runs(db: Database) -> None:
     )  # fmt: skip
     db["runs"].create_index(["id"], unique=True)
     db["runs"].create_index(["name"])
+    db["runs"].create_index(["created", "id"])
     db["attempts"].create(
         {"run_num": int, "attempt": int, "reason": str, "detail": str, "code": int, "signal": int, "step": int,
          "resumable": int, "t": float},

@@ -81,6 +81,8 @@ def spread(metrics: Mapping[str, Any], name: str, show: Any = number) -> str | N
     if parts[1] is None:
         return None
     texts = [show(p) if p is not None else "?" for p in parts]
-    return texts[1] if len(set(texts)) == 1 else "/".join(t.removesuffix(" %") for t in texts) + (
-        " %" if texts[1].endswith(" %") else ""
+    return (
+        texts[1]
+        if len(set(texts)) == 1
+        else "/".join(t.removesuffix(" %") for t in texts) + (" %" if texts[1].endswith(" %") else "")
     )

@@ -1,10 +1,13 @@
 """Launching, commanding, stopping and resuming against a real supervisor and a scripted engine."""
 
+import ast
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+import molt_tui
 from molt_tui.errors import Refused
 from molt_tui.services import control, launch, logs, metrics, notes, runs
 from molt_tui.store.database import open_store
@@ -125,3 +128,21 @@ def test_notes_and_tags(store, home, recipe, fake_engine):
     assert [n["text"] for n in runs.notes(store, run)] == ["moe", "look \x1b[2J here", "keep", "moe"]
     with pytest.raises(Refused, match="needs text"):
         notes.add(store, run, "tag", "  ")
+
+
+def test_one_module_starts_processes():
+    """Everything that molt_tui starts goes through spawn.py, so that one file says how."""
+    root = Path(molt_tui.__file__).parent
+    starters = {"subprocess", "multiprocessing", "pty"}
+    calls = {"fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp", "execv", "execve", "execvp"}
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found = starters & {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found = starters & {(node.module or "").split(".")[0]}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                found = calls & {node.attr}
+            else:
+                continue
+            assert not found or path == root / "spawn.py", f"{path.relative_to(root)} uses {found}"

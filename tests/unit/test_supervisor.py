@@ -214,3 +214,16 @@ def test_checkpoints_elsewhere_make_a_run_resumable(run, tmp_path):
     assert not supervisor.Supervisor(run, [])._resumable()
     mark.touch()
     assert supervisor.Supervisor(run, [])._resumable()
+
+
+def test_a_family_holds_descendants_that_hide_their_marker(tmp_path):
+    """As Ray's agents do: they overwrite their environment to show a title."""
+    child = subprocess.Popen(["sh", "-c", "env -i sleep 60 & wait"], env={processes.MARKER: "here:1", "PATH": os.environ["PATH"]})
+    try:
+        until(lambda: len(processes.descendants(child.pid)) == 1)
+        hidden = processes.descendants(child.pid)
+        until(lambda: processes.marked(lambda value: value == "here:1") == {child.pid})
+        assert processes.family(lambda value: value == "here:1") == {child.pid} | hidden
+    finally:
+        processes.kill_until_gone(lambda: processes.descendants(child.pid), 5)
+        child.wait()

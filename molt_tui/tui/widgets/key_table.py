@@ -208,6 +208,8 @@ class KeyTable(ScrollView, can_focus=True):
         else:
             shown = self.empty if y == 2 and not self.rows else ""
             content, style = Content.styled(shown, "$quiet"), self.visual_style
-        return Visual.to_strips(self, content, width, 1, style, pad=True)[0] if content.plain else Strip.blank(
-            width, style.rich_style
+        return (
+            Visual.to_strips(self, content, width, 1, style, pad=True)[0]
+            if content.plain
+            else Strip.blank(width, style.rich_style)
         )

@@ -129,5 +129,3 @@ class HostPanel(Panel):
             return ["  ".join(words) if words else Content.styled(format.ABSENT, "$quiet")]
         return [labelled(word, f"{text}{_worst(data, name)}" if text is not None else format.ABSENT)
                 for word, name, text in found]  # fmt: skip
-
-

@@ -70,7 +70,9 @@ def save(run: RunDir, writer: EventWriter, step: int, why: str) -> None:
 
 def report(run: RunDir, number: int, step: int, plan: dict, phase: str, detail: str = "", error: str | None = None,
            saved: int | None = None) -> None:  # fmt: skip
-    record = Progress(phase=phase, detail=detail, step=step, version=step, last_checkpoint=saved, max_steps=plan["steps"], error=error)
+    record = Progress(
+        phase=phase, detail=detail, step=step, version=step, last_checkpoint=saved, max_steps=plan["steps"], error=error
+    )
     try:
         write_record(Path(run.attempt(number) / "progress.json"), record)
     except OSError:

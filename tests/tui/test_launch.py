@@ -79,6 +79,7 @@ async def test_the_help_line_explains_the_highlighted_flag(open_app):
 
 async def test_a_failed_launch_stays_and_says_why(open_app):
     async with open_app() as driver:
+
         def refuse(*_):
             raise RuntimeError("this environment has no engine (ray, vllm, torch)")
 

@@ -63,8 +63,7 @@ async def rollout_path(engines: list[ScriptedEngine], prompts: int, bound: int, 
         await runner.start(spec, router, lambda records: records)
     source = Source("p", [(f"{i}=", None, {}) for i in range(prompts)])
     settings = PoolSettings(GROUPS, SAMPLES, bound)
-    clock = asyncio.get_running_loop().time
-    return RolloutPool(PromptStream([source], (), seed=0, epochs=1), RunnerDispatch(runners), settings, clock=clock)
+    return RolloutPool(PromptStream([source], (), seed=0, epochs=1), RunnerDispatch(runners), settings)
 
 
 @dataclass

@@ -182,7 +182,7 @@ class ScriptedEngine:
 
     def _rows(self, running: _Running) -> np.ndarray | None:
         """Rows routed_from .. prompt + sampled - 2, each of the version that sampled the token after it."""
-        if self.routing is None:
+        if self.routing is None or not running.tokens:
             return None
         prompt, start = len(running.request.token_ids), running.request.routed_from
         positions = np.arange(start, max(start, prompt + len(running.tokens) - 1))

@@ -1,12 +1,13 @@
 """Keeps groups in flight within the staleness bound and hands finished ones to the trainer.
 
 Admission: groups in flight, finished and being trained are at most (max_staleness + 1) x groups_per_batch; a batch frees
-its places when its update is published. Finished groups leave oldest admission first. Both together give:
+its places when its update is published. Finished groups leave oldest admission first. What follows:
 - Bound 0 is strictly synchronous: nothing is admitted until the batch's update is published.
 - A finished group has fewer than (max_staleness + 1) batches of groups before it, so it is consumed at most max_staleness
   versions after it finished: its last tokens are never over age, and no group waits forever behind quicker ones.
-- A straggler is not waited for. It may outlive several versions; its early tokens are then over age and the trainer
-  masks them. A rollout is lost to age only when all its tokens are.
+- A batch waits for a straggler that would otherwise become too old, but not longer than the last max_staleness + 1 steps
+  took; so long rollouts are trained whole, and one that hangs costs a bounded delay once. What outlives that has early
+  tokens over age; the trainer masks those, and a rollout is lost to age only when all its tokens are.
 - Every prompt is in exactly one place: the stream, `returned`, in flight, finished, being trained, or done.
 """
 
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from engine.errors import one_line
+from engine.rollout.staleness import must_finish
 from engine.rollout.transport import FinishedGroup, GroupSpec, Prompt, Sampling
 
 FAILURE_WINDOW_GROUPS = 64
@@ -100,10 +102,9 @@ class RolloutPool:
         dispatch: Callable[[GroupSpec], Awaitable[FinishedGroup]],
         settings: PoolSettings,
         version: int = 0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.prompts, self.settings, self.version = prompts, settings, version
-        self._dispatch, self._clock = dispatch, clock
+        self._dispatch = dispatch
         self._returned: deque[Prompt] = deque()
         self._in_flight: dict[str, tuple[GroupSpec, asyncio.Task[None]]] = {}
         self._finished: list[tuple[int, FinishedGroup]] = []
@@ -116,6 +117,7 @@ class RolloutPool:
         self._evaluating = 0
         self._started = self._paused = self._draining = self._exhausted = False
         self._changed = asyncio.Event()
+        self._taken: deque[float] = deque()  # when the last max_staleness + 1 batches were taken, at first the start
         self._idle_s = 0.0
         self._idle_since: float | None = None
 
@@ -132,6 +134,7 @@ class RolloutPool:
     def start(self) -> None:
         """Begin to admit groups."""
         self._started = True
+        self._taken.append(asyncio.get_running_loop().time())
         self._update()
 
     async def close(self) -> None:
@@ -154,8 +157,8 @@ class RolloutPool:
             raise RuntimeError("the previous batch must be published before the next one is taken")
         queue = self.snapshot()
         while not self._ready():
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait()
+        await self._wait_for_stragglers()
         size = min(self.settings.groups_per_batch, len(self._finished))
         if not size:
             return None
@@ -170,6 +173,27 @@ class RolloutPool:
         if verdict:
             raise RunFailed(verdict)
         return ended or len(self._finished) >= self.settings.groups_per_batch
+
+    async def _wait_for_stragglers(self) -> None:
+        """Wait for groups that the next batches could not train in time, at most as long as the last steps took."""
+        now = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(now - (self._taken[0] if self._taken else now)):
+                while self._ready() and self._has_stragglers():
+                    await self._wait()
+        self._taken.append(asyncio.get_running_loop().time())
+        while len(self._taken) > self.settings.max_staleness + 1:
+            self._taken.popleft()
+
+    def _has_stragglers(self) -> bool:
+        finished = [group.admitted_version for _, group in sorted(self._finished, key=_sequence)]
+        running = [spec.admitted_version for spec, _ in self._in_flight.values()]
+        return must_finish(self.version, self.settings.max_staleness, self.settings.groups_per_batch, finished, running)
+
+    async def _wait(self) -> None:
+        """Until something happens to a group or to a setting."""
+        self._changed.clear()
+        await self._changed.wait()
 
     def published(self, version: int) -> None:
         """The last batch is trained and `version` is what the engines sample now (also when the step was skipped)."""
@@ -200,8 +224,7 @@ class RolloutPool:
         """Admit nothing until `published`, and wait until nothing is in flight: no rollout then spans the update."""
         self._draining = True
         while self._in_flight:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait()
 
     def _update(self) -> None:
         """Admit what may be admitted, wake who waits, keep the idle clock."""
@@ -288,7 +311,7 @@ class RolloutPool:
         return self._idle_s
 
     def _mark_idle(self) -> None:
-        now = self._clock()
+        now = asyncio.get_running_loop().time()
         if self._idle_since is not None:
             self._idle_s += now - self._idle_since
         idle = self._started and not (self._paused or self._in_flight or self._evaluating)
@@ -306,7 +329,7 @@ class RolloutPool:
             "admitted": self._admitted,
             "cursor": self.prompts.state_dict(),
             "pending": running + list(self._returned),
-            "finished": self._training + [group for _, group in sorted(self._finished, key=lambda item: item[0])],
+            "finished": self._training + [group for _, group in sorted(self._finished, key=_sequence)],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -315,6 +338,11 @@ class RolloutPool:
         self.prompts.load_state_dict(state["cursor"])
         self._returned = deque(state["pending"])
         self._finished = list(enumerate(state["finished"]))
+
+
+def _sequence(finished: tuple[int, FinishedGroup]) -> int:
+    """Place of a finished group in the order of admission."""
+    return finished[0]
 
 
 def with_payloads(state: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -169,7 +170,9 @@ class AgentRunnerActor:
             self._requests.discard(request.request_id)
 
     async def _abort(self, request_id: str) -> None:
-        await self._router.abort([request_id])
+        # Nobody waits for the answer, and a router or engine that is gone has nothing left to abort.
+        with suppress(Exception):
+            await self._router.abort([request_id])
 
 
 def _finish(spec: GroupSpec, outcomes: list[_Outcome], put: Callable[[list[Rollout]], Any]) -> FinishedGroup:

@@ -104,6 +104,7 @@ class Trainer:
         self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam)
         self.step = 0
         self.live: dict[str, Any] = {}
+        self._learning_rate()  # a schedule that lacks its end is refused now, not at the first batch
         return {
             "parameters": parameters,
             "vocab_size": self.model_config.vocab_size,

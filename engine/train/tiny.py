@@ -26,6 +26,7 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.utils import logging
 
 from engine.agents import AgentError, load_agent
 from engine.config import Config
@@ -66,6 +67,7 @@ def build_tiny(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(Qwen3Config(**shape)) if kind == "qwen3" else _moe(shape, num_experts, top_k)
+    logging.disable_progress_bar()
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return Path(path)
@@ -108,6 +110,7 @@ def warm_up(path: str | Path, examples: Sequence[Example], steps: int, lr: float
     """
     if not examples:
         raise ValueError("the warm-up has no examples; give some or set tiny.warmup_steps 0")
+    logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).train()
     if hasattr(model.config, "num_experts"):

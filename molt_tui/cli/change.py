@@ -128,9 +128,9 @@ def resume(run: Reference, timeout: Timeout = ANSWER_S, as_json: Json = False) -
 
 
 @app.command()
-def note(run: Reference, text: Annotated[list[str], typer.Argument(metavar="TEXT...")]) -> None:
+def note(run: Reference, text: Annotated[list[str], typer.Argument(metavar="TEXT...")], as_json: Json = False) -> None:
     """Add a note to a run."""
-    _annotate(run, [("note", " ".join(text))])
+    _annotate(run, [("note", " ".join(text))], as_json)
 
 
 @app.command()
@@ -138,12 +138,13 @@ def tag(
     run: Reference,
     tags: Annotated[list[str], typer.Argument(metavar="TAG...")],
     remove: Annotated[bool, typer.Option("--remove", "-d", help="take the tags away")] = False,
+    as_json: Json = False,
 ) -> None:
     """Tag a run, or take tags away."""
-    _annotate(run, [("untag" if remove else "tag", text) for text in tags])
+    _annotate(run, [("untag" if remove else "tag", text) for text in tags], as_json)
 
 
-def _annotate(reference: str, lines: list[tuple[str, str]]) -> None:
+def _annotate(reference: str, lines: list[tuple[str, str]], as_json: bool) -> None:
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
     from molt_tui.services import notes
@@ -153,4 +154,7 @@ def _annotate(reference: str, lines: list[tuple[str, str]]) -> None:
         for action, text in lines:
             notes.add(store, found, action, text)
         after = get_run(store, found.id)
-    output.say(f"{after.id}: tags {', '.join(after.tags) or 'none'}")
+    if as_json:
+        output.emit_json({"run": after.id, "tags": list(after.tags)})
+    else:
+        output.say(f"{after.id}: tags {', '.join(after.tags) or 'none'}")

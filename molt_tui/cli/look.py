@@ -119,10 +119,13 @@ def logs(
     """Print the end of a log file of the newest attempt."""
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
+    from molt_tui.errors import Refused
     from molt_tui.services import control
     from molt_tui.services import logs as service
     from molt_tui.text import clean
 
+    if follow and as_json:
+        raise Refused("--follow prints lines as they come; leave --json out")
     with fresh_run(run) as (_, found):
         pass
     if list_files:

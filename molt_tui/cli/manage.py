@@ -50,11 +50,16 @@ def rebuild(as_json: Json = False) -> None:
 
 
 @db.command()
-def path() -> None:
+def path(as_json: Json = False) -> None:
     """Print where the database is."""
+    from molt_tui.cli import output
     from molt_tui.store.home import find_home
 
-    print(find_home().database)
+    database = str(find_home().database)
+    if as_json:
+        output.emit_json({"path": database})
+    else:
+        print(output.cell(database))
 
 
 def _print_report(report: object, as_json: bool) -> None:

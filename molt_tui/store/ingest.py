@@ -18,6 +18,7 @@ from engine.wire import Cursor, EventReader, RunDir
 from molt_tui.errors import StoreError
 from molt_tui.store import rows
 from molt_tui.store.database import Store
+from molt_tui.store.liveness import FINAL_STATES
 from molt_tui.store.notes import ingest_notes
 from molt_tui.store.rollouts import ingest_rollouts
 from molt_tui.store.runs import SETTLED_S, Snapshot, read_snapshot, signature, store_snapshot
@@ -59,8 +60,10 @@ def ingest(
     """
     report = Report()
     if paths is None:
-        known = {Path(r["path"]) for r in store.rows("SELECT path FROM runs")}
-        paths = sorted({*find_runs(store.home.runs_root), *(p for p in known if p.is_dir())})
+        known = {Path(row["path"]) for row in store.rows("SELECT path FROM runs")}
+        there = {path for path in known if path.is_dir()}
+        paths = sorted({*find_runs(store.home.runs_root), *there})
+        _mark_lost(store, known - there)
     select = "SELECT r.id, o.signature FROM runs r JOIN observations o ON o.run_num = r.num WHERE o.signature IS NOT NULL"
     settled = {row["id"]: row["signature"] for row in store.rows(select)}
     for path in paths:
@@ -73,6 +76,15 @@ def ingest(
         except OSError as error:
             report.problems.append(f"{path.name}: {error.strerror or error}")
     return report
+
+
+def _mark_lost(store: Store, gone: set[Path]) -> None:
+    """A run whose directory is gone is not shown as if it were at work."""
+    live = f"state NOT IN ({', '.join(repr(state) for state in sorted(FINAL_STATES))})"
+    if gone and store.rows(f"SELECT 1 FROM runs WHERE {live} LIMIT 1"):
+        with store.write() as connection:
+            connection.executemany(f"UPDATE runs SET state = 'lost', detail = 'its directory is gone' WHERE path = ? AND {live}",
+                                   [(str(path),) for path in gone])  # fmt: skip
 
 
 def _ingest_run(store: Store, run: RunDir, mark: str, rollouts: bool, clock: Callable[[], float], report: Report) -> None:

@@ -59,9 +59,7 @@ class Sampler:
 
 
 def pool_of(sampler, prompts=None, *, batch=4, n=2, staleness=1, **options) -> RolloutPool:
-    clock = asyncio.get_running_loop().time
-    settings = PoolSettings(batch, n, staleness, **options)
-    return RolloutPool(prompts or stream(), sampler, settings, clock=clock)
+    return RolloutPool(prompts or stream(), sampler, PoolSettings(batch, n, staleness, **options))
 
 
 def ages(batch) -> list[int]:
@@ -143,20 +141,52 @@ def test_bound_zero_is_strictly_synchronous():
     run_virtual(main())
 
 
-def test_the_oldest_admissions_leave_first_and_a_straggler_does_not_hold_the_batch():
+def test_a_straggler_is_waited_for_rather_than_trained_too_old():
     async def main():
-        slow = {"p:0@0"}
-        sampler = Sampler(duration=lambda spec: 30.0 if spec.prompt.prompt_id in slow else 2.0)
+        sampler = Sampler(duration=lambda spec: 8.0 if spec.prompt.prompt_id == "p:7@0" else 2.0)
         pool = pool_of(sampler, staleness=1)
         pool.start()
         batches = await train(pool, sampler)
-        order = [int(g.group_id.split("#")[1]) for b in batches for g in b.groups]
-        place = next(i for i, b in enumerate(batches) if any(g.prompt.prompt_id in slow for g in b.groups))
-        assert len(order) == 40 and 3 < place < len(batches) - 1, "it arrives late, but it arrives"
-        straggler = next(g for g in batches[place].groups if g.prompt.prompt_id in slow)
-        newest = max(straggler.rollouts[0].segments[0].version_tokens)
-        assert batches[place].version - newest <= 1, "its last tokens are young enough"
-        assert batches[place].groups[0] is straggler
+        assert max(age for b in batches for age in ages(b)) == 1
+        place, straggler = next((b, g) for b in batches for g in b.groups if g.prompt.prompt_id == "p:7@0")
+        assert sum(straggler.rollouts[0].segments[0].version_tokens.values()) == 8
+        assert place.version == straggler.admitted_version + 1
+
+    run_virtual(main())
+
+
+def test_a_group_that_hangs_delays_one_batch_by_the_time_it_had_been_running():
+    async def main():
+        sampler = Sampler(duration=lambda spec: 500.0 if spec.prompt.prompt_id == "p:7@0" else 2.0)
+        pool = pool_of(sampler, staleness=1)
+        pool.start()
+        clock = asyncio.get_running_loop().time
+        times, began = [], clock()
+        while len(times) < 9:
+            batch = await pool.next_batch()
+            times.append(clock() - began)
+            await asyncio.sleep(3)
+            sampler.publish(batch.version + 1)
+            pool.published(batch.version + 1)
+            began = clock()
+        assert sum(t > 3 for t in times) == 1 and max(times) <= 10
+        last = [b.groups for b in await train(pool, sampler)][-1]
+        late = last[0].rollouts[0].segments[0].version_tokens
+        assert sum(late.values()) == 500 and max(late) >= pool.version - 2, "its newest tokens are still trained"
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 3])
+def test_ordinary_long_tails_never_come_too_old(staleness):
+    async def main():
+        chance = random.Random(staleness)
+        sampler = Sampler(duration=lambda spec: min(12.0, chance.lognormvariate(1.0, 0.9)))
+        pool = pool_of(sampler, stream(200), staleness=staleness)
+        pool.start()
+        batches = await train(pool, sampler, seconds=6.0 / staleness)
+        assert max(age for b in batches for age in ages(b)) == staleness
+        assert sum(len(b.groups) for b in batches) == 200
 
     run_virtual(main())
 

@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import protocol, wire
+from molt_tui.services import metrics
+from molt_tui.services.runs import as_json, list_runs
 from molt_tui.store.database import open_store
 from molt_tui.store.home import Home
 from molt_tui.store.ingest import ingest
@@ -117,6 +119,17 @@ def test_unreadable_records_are_counted_not_fatal(store, home):
     assert ingest(store).problems == ["r2: meta.json cannot be read"]
 
 
+def test_a_run_whose_directory_is_gone_is_lost(store, home):
+    run = wire.RunDir(home.runs_root / "r1").create()
+    protocol.write_record(run.meta, protocol.Meta(run="r1", name="r1", created=1.0, recipe="x"))
+    protocol.write_record(run.status, protocol.Status(run="r1", attempt=0, beat=0, phase="running", host="elsewhere"))
+    ingest(store)
+    assert store.rows("SELECT state FROM runs")[0][0] == "running"
+    shutil.rmtree(run.path)
+    ingest(store)
+    assert [tuple(r) for r in store.rows("SELECT state, detail FROM runs")] == [("lost", "its directory is gone")]
+
+
 @pytest.fixture(scope="module")
 def empty_database(tmp_path_factory):
     home = Home(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("runs"))
@@ -143,8 +156,8 @@ def test_any_interleaving_and_cut_gives_the_same_rows(tmp_path, empty_database, 
     shutil.rmtree(tmp_path, ignore_errors=True)
     full = wire.RunDir(tmp_path / "source" / "r").create()
     writers = {n: wire.LogWriter(full, "r", full.claim_attempt(), "events", rotate=300) for n in (1, 2)}
-    for attempt, step, metrics in events:
-        writers[attempt].write("metrics", step=step, metrics=metrics)
+    for attempt, step, values in events:
+        writers[attempt].write("metrics", step=step, metrics=values)
     home, other = (Home(tmp_path / name, tmp_path / "runs").create() for name in ("home", "other"))
     for each in (home, other):
         each.database.write_bytes(empty_database)
@@ -172,3 +185,40 @@ def _append(source, target, size):
     done = target.stat().st_size if target.exists() else 0
     with target.open("ab") as file:
         file.write(source.read_bytes()[done : done + size])
+
+
+FIELDS = ("name", "created", "tags", "recipe", "command", "group", "phase", "step", "beat", "detail", "attempt", "pid", "host",
+          "reason", "code", "resumable", "t", "boot", "start", "action", "text", "who", "rollout_id", "segments", "seq", "kind",
+          "metrics")  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=6),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(st.characters(), max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+RECORD = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8).map(lambda r: json.dumps(r).encode()) | st.binary(
+    max_size=20
+)
+FILES = ("meta.json", "status.json", "notes.jsonl", "attempts/1/exit.json", "attempts/1/supervisor.json",
+         "attempts/1/events/000000.jsonl", "attempts/1/supervisor/000000.jsonl")  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(files=st.dictionaries(st.sampled_from(FILES), RECORD), rollout=RECORD)
+def test_any_record_is_survived(tmp_path, empty_database, files, rollout):
+    shutil.rmtree(tmp_path, ignore_errors=True)
+    home = Home(tmp_path / "home", tmp_path / "runs").create()
+    home.database.write_bytes(empty_database)
+    run = wire.RunDir(home.runs_root / "r").create()
+    run.meta.write_text("{}")
+    for name, data in files.items():
+        path = run.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data + b"\n")
+    (run.rollouts / "1-1.jsonl.gz").write_bytes(gzip.compress(rollout))
+    with open_store(home) as store:
+        ingest(store)
+        ingest(store)
+        for found in list_runs(store):
+            json.dumps(as_json(found))
+            metrics.latest(store, found)
+            metrics.events(store, found)

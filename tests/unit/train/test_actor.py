@@ -133,6 +133,11 @@ def test_an_order_that_miscounts_is_refused_before_anything_changes(paths):
     assert all(torch.equal(before[n], w) for n, w in weights(made).items())
 
 
+def test_a_schedule_needs_its_end_at_setup(paths):
+    with pytest.raises(ValueError, match=r"train\.max_steps"):
+        trainer(paths[False], actor={"lr_scheduler": "cosine"})
+
+
 def test_replay_needs_a_moe_model(paths):
     with pytest.raises(ValueError, match=r"train\.routing_replay"):
         trainer(paths[False], train={"routing_replay": True})

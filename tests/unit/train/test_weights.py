@@ -5,6 +5,8 @@ import torch
 from helpers import config, order, rollouts, save_tiny
 from safetensors.torch import load_file
 
+from engine.sync.transfer import receive
+from engine.train import actor
 from engine.train.actor import Trainer
 from engine.train.plan import TrainerSpec
 from engine.train.weights import checkpoint_tensors, gathered_weights, weight_shapes
@@ -61,3 +63,37 @@ def test_export_loads_in_transformers(mesh, tmp_path):
     ours = made.policy.lm.state_dict()
     assert loaded.keys() == ours.keys()
     assert all(torch.equal(loaded[name], ours[name].full_tensor().bfloat16()) for name in loaded)
+
+
+class Recorder:
+    """A link whose receiving end is this list of buffers."""
+
+    def __init__(self, *_args, **_kwargs):
+        self.sent = []
+
+    device = torch.device("cpu")
+
+    def broadcast(self, flat):
+        self.sent.append(flat.clone())
+
+
+class Replayer(Recorder):
+    def __init__(self, recorder):
+        self.sent = list(recorder.sent)
+
+    def broadcast(self, flat):
+        flat.copy_(self.sent.pop(0))
+
+
+def test_what_was_prepared_arrives_in_the_samplers_dtype(mesh, tmp_path, monkeypatch):
+    made = trainer(save_tiny(tmp_path, tie=True), vllm={"dtype": "bfloat16"})
+    monkeypatch.setattr(actor, "Link", Recorder)
+    made.init_transfer("127.0.0.1", 0, world=2)
+    made.prepare_weights()
+    expected = {name: tensor.clone() for name, tensor in gathered_weights(made.policy.lm, torch.bfloat16)}
+    made.train(order(rollouts(4)))
+    made.send_weights()
+    link = Replayer(made._sender.link)
+    arrived = {name: t for bucket in receive(link, made.weight_manifest()) for name, t in bucket}
+    assert arrived.keys() == expected.keys()
+    assert all(torch.equal(arrived[name], expected[name]) for name in expected)

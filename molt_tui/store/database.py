@@ -11,7 +11,7 @@ from pathlib import Path
 from molt_tui.errors import StoreError
 from molt_tui.store.home import Home, journal_mode
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_SECONDS = 10.0
 
 

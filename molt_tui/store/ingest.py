@@ -101,16 +101,21 @@ def _ingest_run(store: Store, run: RunDir, mark: str, rollouts: bool, clock: Cal
             _ingest_stream(store, run, run_num, attempt, stream, report)
     if rollouts:
         report.rollouts += ingest_rollouts(store, run_num, run)
-    if _settled(snapshot, clock()):
+    if _settled(store, run_num, snapshot, clock()):
         with store.write() as connection:
             connection.execute("UPDATE observations SET signature = ? WHERE run_num = ?",
                                (f"{mark}{'+' if rollouts else ''}", run_num))  # fmt: skip
     report.runs += 1
 
 
-def _settled(snapshot: Snapshot, now: float) -> bool:
-    """A run that ended a while ago is only looked at again when its directory shows a change."""
-    return snapshot.exit_reason is not None and now - snapshot.newest_change > SETTLED_S
+def _settled(store: Store, run_num: int, snapshot: Snapshot, now: float) -> bool:
+    """A run that ended a while ago is only looked at again when its directory shows a change.
+
+    A run on a cluster may start again by itself: it ends when Slurm knows no live job of it.
+    """
+    if snapshot.exit_reason is None or now - snapshot.newest_change <= SETTLED_S:
+        return False
+    return not store.rows("SELECT 1 FROM slurm_jobs WHERE run_num = ? AND ended = 0", (run_num,))
 
 
 def _ingest_stream(store: Store, run: RunDir, run_num: int, attempt: int, stream: str, report: Report) -> None:

@@ -63,3 +63,42 @@ def state_of(*, phase: str | None, exit_reason: str | None, alive: bool | None, 
     if alive is True and still > BEAT_LOST_S:
         return phase, f"no beat for {still:.0f} s, its supervisor still exists"
     return phase, ""
+
+
+BEAT_LIVE_S = 30.0  # a beat seen to change this recently proves that the job runs, whatever Slurm said before
+
+
+@dataclass(frozen=True)
+class JobAnswer:
+    """What Slurm last said of a run's job. `state` is "queued", "active" or a final state; `ended`: nothing more is asked."""
+
+    state: str
+    words: str
+    ended: bool
+    stale: str
+
+
+def state_on_cluster(
+    *, phase: str | None, exit_reason: str | None, job: JobAnswer | None, beat: Beat | None, now: float
+) -> tuple[str, str]:
+    """(state, why) of a run on a cluster: the run's own records first, Slurm's answer where they are silent.
+
+    Without an answer nothing is called lost. `stale` ("as of 10:15") is added to what an old answer says.
+    """
+    own = "failed" if exit_reason == "crashed" else exit_reason
+    if exit_reason == "completed":
+        return "completed", ""
+    beating = beat is not None and beat.changed is not None and now - beat.changed <= BEAT_LIVE_S
+    live_phase = phase if phase in STATES and phase not in FINAL_STATES else "starting"
+    if job is None:
+        return (own or live_phase if phase is not None else "draft"), ""
+    note = f"{job.words} ({job.stale})" if job.words and job.stale else job.words or job.stale
+    if job.ended:
+        return (own, "") if own is not None else (job.state, note)
+    if exit_reason is None and (beating or job.state == "active"):
+        return ("starting" if live_phase == "queued" else live_phase), job.stale
+    if job.state == "queued":
+        return "queued", note
+    if own is not None and (phase in FINAL_STATES or phase is None):
+        return own, ""
+    return live_phase, job.stale

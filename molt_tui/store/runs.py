@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.wire import OWNER_FILE, RunDir
 from molt_tui.store import rows
-from molt_tui.store.liveness import Beat, observe, process_alive, state_of
+from molt_tui.store.liveness import Beat, JobAnswer, observe, process_alive, state_of, state_on_cluster
 
+ANSWER_STALE_S = 240.0  # Slurm is asked at least every 60 s; this much older means that it did not answer
 SETTLED_S = 600.0  # seconds without a change after which an ended run is only checked for changed files
 
 
@@ -103,7 +105,11 @@ def store_snapshot(connection: sqlite3.Connection, snapshot: Snapshot, now: floa
     status, attempt = snapshot.status, snapshot.attempt
     beat = _store_beat(connection, num, rows.integer(status.get("beat")), now)
     alive = process_alive(snapshot.owner) if snapshot.exit_reason is None else None
-    state, why = state_of(phase=snapshot.phase, exit_reason=snapshot.exit_reason, alive=alive, beat=beat, now=now)
+    if (rows.string(snapshot.meta.get("cluster")) or "local") == "local":
+        state, why = state_of(phase=snapshot.phase, exit_reason=snapshot.exit_reason, alive=alive, beat=beat, now=now)
+    else:
+        job = _job_answer(connection, num, now)
+        state, why = state_on_cluster(phase=snapshot.phase, exit_reason=snapshot.exit_reason, job=job, beat=beat, now=now)
     owner = snapshot.owner
     record = {
         **_meta_columns(snapshot), **_status_columns(snapshot), "id": run_id, "state": state, "attempt": attempt,
@@ -128,6 +134,17 @@ def store_snapshot(connection: sqlite3.Connection, snapshot: Snapshot, now: floa
     connection.executemany("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                            [_attempt_row(num, n, snapshot.exits.get(n, {})) for n in snapshot.attempts])  # fmt: skip
     return num
+
+
+def _job_answer(connection: sqlite3.Connection, num: int | None, now: float) -> JobAnswer | None:
+    """What Slurm last said of the run's job; None when it was never asked."""
+    row = connection.execute("SELECT * FROM slurm_jobs WHERE run_num = ?", (num,)).fetchone() if num is not None else None
+    if row is None:
+        return None
+    answered = row["answered"]
+    stale = answered is not None and now - answered > ANSWER_STALE_S and not row["ended"]
+    words = f"as of {time.strftime('%H:%M', time.localtime(answered))}, Slurm does not answer" if stale else ""
+    return JobAnswer(row["state"], row["words"] or "", bool(row["ended"]), words)
 
 
 def _store_beat(connection: sqlite3.Connection, num: int | None, value: int | None, now: float) -> Beat:

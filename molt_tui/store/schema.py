@@ -119,6 +119,20 @@ def m005_views(db: Database) -> None:
     )
 
 
+@migrations()
+def m006_slurm(db: Database) -> None:
+    """What Slurm last said about each run's job, and when it was asked; shared by every molt-tui of this user."""
+    db["slurm_jobs"].create(
+        {"run_num": int, "cluster": str, "job_id": str, "slurm_state": str, "reason": str, "state": str, "words": str,
+         "hopeless": int, "nodes": int, "node_list": str, "start": float, "end": float, "answered": float, "ended": int},
+        pk="run_num",
+    )  # fmt: skip
+    db["slurm_calls"].create(
+        {"cluster": str, "kind": str, "asked": float, "answered": float, "failures": int, "error": str, "text": str},
+        pk=("cluster", "kind"),
+    )
+
+
 def migrate(connection: sqlite3.Connection, version: int) -> None:
     """Bring the database to the newest schema in one transaction and stamp it with `version`, which open_store compares."""
     db = Database(connection)

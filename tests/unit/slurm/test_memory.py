@@ -1,0 +1,105 @@
+"""The memory table against public model configurations and numbers worked by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.flags import resolve
+from molt_tui.slurm.architecture import PUBLIC, UnknownModel, find, from_config
+from molt_tui.slurm.memory import GIB, estimate, gpu_memory, remedies
+
+
+def config(**flags):
+    tree, wrong = resolve({}, {name.replace("__", "."): [str(value)] for name, value in flags.items()})
+    assert not wrong
+    return tree
+
+
+# Total and active parameters as the models' publishers give them (DeepSeek-V3 without its multi-token-prediction module;
+# its count holds the router's 58 x 256 correction biases).
+@pytest.mark.parametrize(
+    ("model", "total", "experts", "active"),
+    [
+        ("Qwen/Qwen3-4B", 4_022_468_096, 0, 4_022_468_096),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624, 48 * 128 * 3 * 2048 * 768, 3_353_032_704),
+        ("deepseek-ai/DeepSeek-V3", 671_026_419_200, 58 * 256 * 3 * 7168 * 2048, 37_552_297_472),
+    ],
+)
+def test_parameters_of_public_models(model, total, experts, active):
+    found = from_config(PUBLIC[model])
+    assert (found.total, found.experts, found.active) == (total, experts, active)
+
+
+def test_llama_and_qwen2_shapes():
+    llama = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+             "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
+    assert from_config(llama).total == 8_030_261_248
+    qwen2 = {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+             "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": True}  # fmt: skip
+    assert from_config(qwen2).total == 494_032_768
+
+
+def test_kv_cache_bytes_per_token():
+    assert from_config(PUBLIC["Qwen/Qwen3-4B"]).kv_values_per_token == 36 * 2 * 8 * 128
+    assert from_config(PUBLIC["deepseek-ai/DeepSeek-V3"]).kv_values_per_token == 61 * (512 + 64)
+
+
+def test_a_model_directory_is_read(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLIC["Qwen/Qwen3-4B"]))
+    assert find(str(tmp_path)).total == 4_022_468_096
+    assert find("Qwen3-4B").total == 4_022_468_096
+    with pytest.raises(UnknownModel, match="stage the model first"):
+        find("nobody/nothing")
+    with pytest.raises(UnknownModel, match="hidden_size"):
+        from_config({})
+
+
+def test_static_parts_of_qwen3_4b_on_8_ranks():
+    tree = config(actor__num_gpus_per_node=8, actor__gradient_checkpoint="full")
+    found = estimate(find("Qwen/Qwen3-4B"), tree, 79)
+    parts = {p.part: p.gib for p in found.parts if p.where == "trainer"}
+    assert parts["weights (fp32)"] == pytest.approx(4 * 4_022_468_096 / 8 / GIB)
+    assert parts["Adam"] == pytest.approx(2 * parts["weights (fp32)"])
+    # 36 layer inputs of 16192 tokens in bf16 are 2.78 GiB; one layer at work holds 60928 values a token, 1.84 GiB, with its
+    # gradients twice that.
+    assert parts["activations"] == pytest.approx(2.78 + 2 * 1.838, rel=1e-2)
+    assert found.fits and found.host_gib == 0
+    # Cache: 0.85 * 79 - 7.49 (weights) - 3 = 56.66 GiB of 147456 bytes a token.
+    assert found.kv_tokens == pytest.approx(56.66 * GIB / 147456, rel=1e-3)
+
+
+def test_offload_moves_adam_to_the_host():
+    tree = config(actor__num_gpus_per_node=8, fsdp__offload="optimizer")
+    found = estimate(find("Qwen/Qwen3-4B"), tree, 79)
+    assert found.host_gib == pytest.approx(8 * 4_022_468_096 / 8 / GIB)
+
+
+def test_deepseek_needs_many_ranks_and_expert_parallelism():
+    model = find("deepseek-ai/DeepSeek-V3")
+    small = config(actor__num_gpus_per_node=8, actor__gradient_checkpoint="full")
+    assert not estimate(model, small, 140).fits
+    large = config(actor__num_gpus_per_node=8, actor__num_nodes=32, actor__gradient_checkpoint="full", fsdp__ep_size=256,
+                   fsdp__offload="optimizer", vllm__tensor_parallel_size=16)  # fmt: skip
+    found = estimate(model, large, 140)
+    gathered = next(p.gib for p in found.parts if p.part == "gathered layers")
+    assert gathered < 5 and found.trainer_fits and found.sampler_fits
+    without = estimate(model, config(actor__num_gpus_per_node=8, actor__num_nodes=32), 140)
+    assert next(p.gib for p in without.parts if p.part == "gathered layers") > 60
+
+
+def test_remedies_are_enough():
+    model = find("Qwen/Qwen3-30B-A3B")
+    tree = config(actor__num_gpus_per_node=8)
+    assert not estimate(model, tree, 79).fits
+    found = remedies(model, tree, 79)
+    assert "--actor.gradient_checkpoint full" in " ".join(found)
+    assert remedies(find("Qwen/Qwen3-4B"), config(actor__num_gpus_per_node=8, actor__gradient_checkpoint="full"), 79) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"), [("nvidia_h100_80gb", 79.0), ("H200", 140.0), ("gh200", 94.0), (None, 79.0), ("odd", 79.0)]
+)
+def test_memory_of_gpu_types(name, gib):
+    assert gpu_memory(name) == gib

@@ -5,7 +5,7 @@ PY = $(VENV)/bin/python
 LOCKS = requirements/base.lock requirements/engine-cpu.lock requirements/dev.lock
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test setup light e2e bench lint docs clean
+.PHONY: demo test setup light e2e slurm bench lint docs clean
 
 demo: setup
 	$(VENV)/bin/molt-tui demo
@@ -15,6 +15,9 @@ test: setup lint
 
 e2e: setup
 	$(PY) -m pytest tests/e2e
+
+slurm: setup
+	$(PY) -m pytest tests/slurm
 
 bench: setup
 	$(PY) -m tests.bench

@@ -66,12 +66,21 @@ def find_recipe(name: str) -> tuple[Recipe | None, list[Problem]]:
     return None, [Problem("", f"unknown recipe '{name}'{hint}")]
 
 
-def load(name: str, argv: Iterable[str]) -> tuple[Recipe | None, Config | None, list[Problem]]:
-    """Find a recipe, apply dotted flags, validate. The Config is there only when there is no problem."""
+def load(
+    name: str, argv: Iterable[str], base: Mapping[str, Any] | None = None
+) -> tuple[Recipe | None, Config | None, list[Problem]]:
+    """Find a recipe, apply dotted flags, validate. The Config is there only when there is no problem.
+
+    `base` holds sections with a site's defaults, which the recipe's own settings replace one by one.
+    """
     overrides, problems = parse_overrides(argv)
     recipe, more = find_recipe(name)
     problems += more
-    config, wrong = resolve(recipe.raw if recipe else {}, anchored_overrides(overrides, Path.cwd()))
+    raw = recipe.raw if recipe else {}
+    for section, table in (base or {}).items():
+        own = raw.get(section, {})
+        raw = {**raw, section: {**table, **own} if isinstance(own, Mapping) else own}
+    config, wrong = resolve(raw, anchored_overrides(overrides, Path.cwd()))
     problems += wrong
     if recipe is not None and not recipe.problems:
         # A value that could not be read is its default in `config`: only the first complaint about a flag counts.

@@ -94,7 +94,9 @@ def show_job(job_id: str, seconds: float = QUERY_SECONDS) -> dict[str, str]:
     code, text = call(["scontrol", "show", "job", job_id], seconds)
     if code != 0:
         return {}
-    return dict(re.findall(r"\b(JobState|Reason|Restarts|Requeue|PreemptTime|EndTime|StartTime|TimeLimit|ExitCode)=(\S+)", text))
+    return dict(
+        re.findall(r"\b(JobState|Reason|Restarts|Requeue|PreemptTime|EndTime|StartTime|RunTime|TimeLimit|ExitCode)=(\S+)", text)
+    )
 
 
 def kill_wait(default: float = 30.0) -> float:

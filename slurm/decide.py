@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ MACHINERY = ("ActorDiedError", "ActorUnavailableError", "RayActorError", "NodeDi
              "ObjectLostError", "RaySystemError", "ConnectionError", "OutOfMemoryError", "RpcError", "LocalRayletDiedError",
              "RayStepEnded", "GetTimeoutError", "NodeStartError")  # fmt: skip
 WAIT_SECONDS, WAIT_FACTOR, WAIT_MOST = 10.0, 3.0, 600.0
+CLOSE_SECONDS = 5
 STATES = {"TIMEOUT": "timeout", "PREEMPTED": "preempted", "CANCELLED": "cancelled"}
 
 
@@ -83,4 +85,16 @@ def reason_of_signal(signal_name: str, record: Mapping[str, str], restart: int) 
         return "timeout", "the time limit came near"
     if restarted or state in ("PENDING", "REQUEUED"):
         return "preempted", "Slurm requeued the job"
-    return "cancelled", "the job was ended by a signal"
+    limit, elapsed = _seconds(record.get("TimeLimit", "")), _seconds(record.get("RunTime", ""))
+    if limit is not None and elapsed is not None and elapsed >= limit - CLOSE_SECONDS:
+        return "timeout", "the time limit was reached"
+    return "cancelled", "the job was cancelled"
+
+
+def _seconds(text: str) -> int | None:
+    """Seconds of Slurm's [days-]HH:MM:SS; None for anything else."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

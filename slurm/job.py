@@ -23,7 +23,11 @@ from slurm.decide import WAIT_SECONDS, Action, next_action, reason_of_signal
 FENCE_SECONDS = 3.0
 OLDER_START_SECONDS = 120.0
 REQUEUED_SECONDS = 300.0
+REQUEUE_SECONDS = 180.0
 PROBE_SECONDS = 90.0
+# What scontrol says when someone else has requeued the job already, and when the controller does not answer.
+ALREADY = "pending execution"
+NO_ANSWER = ("Unable to contact", "timed out", "Connection refused", "communication", "connect failure")
 
 
 class JobSupervisor(Supervisor):
@@ -142,15 +146,25 @@ class RunningJob:
     def _requeue(self, words: str) -> int:
         """Hand over to the next job start. Returns the exit code when this start may end by itself."""
         self._status(phase="queued", detail=f"requeued: {words}")
-        code, text = call(["scontrol", "requeue", self.job.id])
-        if code == 0:
-            # Slurm ends this start now; leaving earlier could count as the job's regular end.
-            deadline = time.monotonic() + REQUEUED_SECONDS
-            while signal.SIGTERM not in self.received and time.monotonic() < deadline:
-                time.sleep(0.2)
-            return 0
-        print(f"scontrol requeue: {text.strip()}", file=sys.stderr, flush=True)
-        return self._successor(words)
+        deadline = time.monotonic() + REQUEUE_SECONDS
+        while True:
+            code, text = call(["scontrol", "requeue", self.job.id])
+            if code == 0 or ALREADY in text:
+                return self._wait_to_be_ended(code == 0)
+            if not any(said in text for said in NO_ANSWER) and code is not None:
+                print(f"scontrol requeue: {text.strip()}", file=sys.stderr, flush=True)
+                return self._successor(words)
+            if time.monotonic() > deadline or signal.SIGTERM in self.received:
+                self._status(phase="preempted", detail=f"{words}; Slurm did not answer: `molt-tui requeue` goes on")
+                return 1
+            time.sleep(FENCE_SECONDS)
+
+    def _wait_to_be_ended(self, wait: bool) -> int:
+        """After a requeue Slurm ends this start; leaving earlier could count as the job's regular end."""
+        deadline = time.monotonic() + REQUEUED_SECONDS
+        while wait and signal.SIGTERM not in self.received and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return 0
 
     def _successor(self, words: str) -> int:
         """Where requeueing is not allowed: a new job that starts when this one has ended."""

@@ -56,9 +56,13 @@ def stop(
     if after_step:
         _command(run, "stop_after_step", {}, timeout, as_json)
         return
-    with fresh_run(run) as (_, found):
-        pass
-    if not control.stop(found, command_s=0.0 if kill else timeout, kill=kill, say=output.say):
+    with fresh_run(run) as (store, found):
+        if found.cluster != "local":
+            from molt_tui.services import slurm
+            from molt_tui.slurm.commands import Slurm
+
+            slurm.stop(store, Slurm(), found, command_s=timeout, kill=kill, say=output.say)
+    if found.cluster == "local" and not control.stop(found, command_s=0.0 if kill else timeout, kill=kill, say=output.say):
         where = f" on {found.supervisor_host}" if found.supervisor_host else ""
         raise MoltError(f"{found.id} has not ended yet; its supervisor{where} is still at work (--kill ends it at once)")
     with fresh_run(found.id) as (_, after):
@@ -125,6 +129,36 @@ def resume(run: Reference, timeout: Timeout = ANSWER_S, as_json: Json = False) -
         output.emit_json({"run": found.id, "attempt": attempt})
     else:
         output.say(f"{found.id}: attempt {attempt} starts; watch it with `molt-tui logs {found.id} -f`")
+
+
+@app.command()
+def requeue(run: Reference, as_json: Json = False) -> None:
+    """Submit a run on Slurm again: it goes on from its newest checkpoint."""
+    from molt_tui.cli import output
+    from molt_tui.cli.session import fresh_run
+    from molt_tui.services import slurm
+    from molt_tui.slurm.commands import Slurm
+    from molt_tui.slurm.site import read_site
+
+    with fresh_run(run) as (store, found):
+        receipt = slurm.requeue(store, Slurm(), read_site(store.home.path), found, say=output.say)
+    if as_json:
+        output.emit_json({"run": found.id, "submission": receipt.number, "state": receipt.state, "job_id": receipt.job_id})
+    if receipt.state != "submitted":
+        raise typer.Exit(1)
+
+
+@app.command()
+def stacks(run: Reference) -> None:
+    """Print what every process of a running job is doing, on every node."""
+    from molt_tui.cli.session import fresh_run
+    from molt_tui.services import slurm
+    from molt_tui.slurm.commands import Slurm
+    from molt_tui.text import clean
+
+    with fresh_run(run) as (_, found):
+        pass
+    print(clean(slurm.dump_stacks(Slurm(), found), lines=True))
 
 
 @app.command()

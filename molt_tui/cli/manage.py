@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from molt_tui.cli.app import Json, app
@@ -11,9 +13,22 @@ app.add_typer(db, name="db")
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    as_json: Json = False,
+    write_site: Annotated[
+        bool, typer.Option("--write-site", help="write a site profile from what the cluster reports, and print it")
+    ] = False,
+) -> None:
     """Check that this machine can do what molt-tui needs, and say what to change."""
     from molt_tui.cli import output
+
+    if write_site:
+        from molt_tui.services.slurm import propose_site
+
+        path, text = propose_site()
+        output.say(f"wrote {path}; look through it, and change what does not fit")
+        print(text, end="")
+        return
     from molt_tui.services.doctor import run_checks
 
     checks = run_checks()

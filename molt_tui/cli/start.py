@@ -23,7 +23,7 @@ DOTTED = {"allow_extra_args": True, "ignore_unknown_options": True}
 def launch(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="shipped name or path of a TOML file")],
-    on: Annotated[str, typer.Option("--on", help="where: local")] = "local",
+    on: Annotated[str, typer.Option("--on", help="where: local or slurm")] = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be started and make nothing")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="open the run's dashboard, or print its progress")] = False,
     name: Annotated[str | None, typer.Option("--name", help="name of the run; the recipe's")] = None,
@@ -38,11 +38,19 @@ def launch(
     from molt_tui.services import launch as service
     from molt_tui.store.home import find_home
 
-    if on != "local":
-        raise Refused(f"--on {on}: only local runs can be launched by this version; leave --on out")
+    if on not in ("local", "slurm"):
+        raise Refused(f"--on takes local or slurm, got '{on}'")
     if recipe.startswith("-"):
         raise Refused(f"name the recipe before the settings: molt-tui launch RECIPE {recipe} ...")
     home = find_home()
+    if on == "slurm":
+        from molt_tui.cli.on_slurm import launch_on_slurm
+
+        ids = launch_on_slurm(home, recipe, context.args, dry_run=dry_run, as_json=as_json, name=name, group=group, seeds=seeds,
+                              tags=tags or ())  # fmt: skip
+        if watch and ids:
+            _watch(ids[0], home.runs_root, screen=has_terminal() and not as_json)
+        return
     plan = service.make_plan(home, recipe, context.args, name=name, group=group, seeds=seeds, tags=tags or ())
     if dry_run:
         _print_plan(plan, as_json)

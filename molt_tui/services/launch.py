@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,14 +75,15 @@ def engine_python() -> str:
 
 
 def make_plan(home: Home, recipe: str, flags: Sequence[str], *, name: str | None = None, group: str | None = None,
-              seeds: int = 1, tags: Sequence[str] = ()) -> Plan:  # fmt: skip
+              seeds: int = 1, tags: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> Plan:  # fmt: skip
     """Resolve a recipe with dotted flags and validate it. Raises Refused with every problem, one a line.
 
+    `base` holds a site's defaults, below the recipe's own settings.
     `seeds` > 1 plans that many runs as one group, with train.seed counting up from the recipe's.
     """
     from engine.recipes import load
 
-    found, config, problems = load(recipe, flags)
+    found, config, problems = load(recipe, flags, base)
     if found is None or config is None or problems:
         raise Refused("\n".join(str(problem) for problem in problems) or f"recipe {recipe} cannot be used")
     base = name or Path(found.name).stem
@@ -122,7 +123,7 @@ def launch(plan: Plan, *, say: Callable[[str], None] = lambda _: None) -> list[s
 def start_next_attempt(run: Run) -> int:
     """Start the next attempt of a run that ended (or never began); returns its number. Raises Refused, MoltError."""
     if run.cluster != "local":
-        raise Refused(f"{run.id} was launched on {run.cluster}, not on this machine")
+        raise Refused(f"{run.id} was launched on {run.cluster}; `molt-tui requeue {run.id}` submits it again")
     if run.state == "completed":
         raise Refused(f"{run.id} is completed; launch its recipe again for more")
     numbers = run.directory.attempt_numbers()

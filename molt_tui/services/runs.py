@@ -55,6 +55,10 @@ class Run:
         return self.state in FINAL_STATES
 
 
+_LIVE_JOBS = (
+    "SELECT 1 FROM runs r LEFT JOIN slurm_jobs j ON j.run_num = r.num WHERE r.cluster != 'local'"
+    " AND (j.run_num IS NULL OR j.ended = 0) LIMIT 1"
+)
 JSON_FIELDS = ("id", "name", "group", "recipe", "state", "step", "version", "attempts", "created", "updated", "reward",
                "job_id", "cluster", "tags")  # fmt: skip
 _COLUMNS = ("num", "id", "name", "group", "recipe", "state", "step", "max_steps", "version", "attempts", "attempt", "created",
@@ -68,8 +72,15 @@ _SELECT = (
 
 
 def refresh(store: Store, *, rollouts: bool = False) -> Report:
-    """Ingest what is new in every run directory and look again which runs live."""
-    return ingest(store, rollouts=rollouts)
+    """Ingest what is new in every run directory, look again which runs live, and ask Slurm about jobs when it is time."""
+    report = ingest(store, rollouts=rollouts)
+    if store.rows(_LIVE_JOBS):
+        from molt_tui.services.slurm import refresh as refresh_jobs
+
+        changed = refresh_jobs(store)
+        if changed:
+            report.problems += ingest(store, changed, rollouts=False).problems
+    return report
 
 
 def list_runs(store: Store, *, limit: int | None = None, offset: int = 0) -> list[Run]:

@@ -114,6 +114,20 @@ class Slurm:
         found = parse.parse_sacct(text)
         return found[-1] if found else None
 
+    def accounts(self, user: str) -> list[str]:
+        """Accounts of a user, the default one first; empty without accounting."""
+        try:
+            text = self._ask(["sacctmgr", "-n", "-P", "show", "user", user, "withassoc", "format=DefaultAccount,Account"])
+        except SlurmError:
+            return []
+        pairs = [line.split("|") for line in text.splitlines() if line.count("|") >= 1]
+        names = [pair[0] for pair in pairs[:1]] + [pair[1] for pair in pairs]
+        return list(dict.fromkeys(name for name in names if name))
+
+    def on_a_node(self, options: Sequence[str], command: Sequence[str], seconds: float) -> str:
+        """Run a command in a small allocation of its own."""
+        return self._ask(["srun", "--nodes=1", "--ntasks=1", "--time=1", "--quiet", *options, *command], seconds)
+
     def submit(self, script: Path, arguments: Sequence[str] = ()) -> Submitted:
         """Call sbatch once. Never raises for what Slurm says: no answer is an answer of its own kind."""
         argv = ["sbatch", "--parsable", *arguments, str(script)]

@@ -166,11 +166,11 @@ def remember_submission(store: Store, run_num: int, cluster: str, receipt: Recei
 
 
 def cached(
-    store: Store, cluster: str, kind: str, fresh_seconds: float, ask: Callable[[], object], now: float
+    store: Store, cluster: str, kind: str, fresh_seconds: float, ask: Callable[[], object], now: float, *, older: bool = True
 ) -> tuple[object, float]:
     """(answer, when it was given) of another query, asked at most every `fresh_seconds` by all programs together.
 
-    Raises what `ask` raises when there is no older answer either.
+    Raises what `ask` raises when there is no older answer either, or none is wanted.
     """
     row = store.rows("SELECT answered, text FROM slurm_calls WHERE cluster = ? AND kind = ?", (cluster, kind))
     if row and row[0]["text"] and row[0]["answered"] is not None and 0 <= now - row[0]["answered"] < fresh_seconds:
@@ -178,7 +178,7 @@ def cached(
     try:
         answer = ask()
     except NoAnswer:
-        if row and row[0]["text"]:
+        if older and row and row[0]["text"]:
             return json.loads(row[0]["text"]), row[0]["answered"]
         raise
     with store.write() as connection:

@@ -13,6 +13,9 @@ LOCAL_FILE_SYSTEMS = frozenset(
 )
 
 
+SITE_FILE = "site.toml"
+
+
 @dataclass(frozen=True)
 class Home:
     """The user's private folder: database, logs and, unless MOLT_TUI_RUNS says otherwise, the run directories."""
@@ -39,16 +42,34 @@ class Home:
 
 
 def find_home() -> Home:
-    """MOLT_TUI_HOME, else molt-tui in the XDG data directory. Nothing is created."""
+    """MOLT_TUI_HOME, else molt-tui in the XDG data directory. Nothing is created.
+
+    Run directories lie where MOLT_TUI_RUNS says, else where the site profile says, else in runs/ of the home.
+    """
     chosen = os.environ.get("MOLT_TUI_HOME")
     if chosen:
         path = Path(chosen).expanduser()
     else:
         data = os.environ.get("XDG_DATA_HOME")
         path = (Path(data) if data else Path("~/.local/share").expanduser()) / "molt-tui"
-    runs = os.environ.get("MOLT_TUI_RUNS")
     path = Path(os.path.abspath(path))
+    runs = os.environ.get("MOLT_TUI_RUNS") or _runs_root_of_site(path / SITE_FILE)
     return Home(path, Path(os.path.abspath(Path(runs).expanduser())) if runs else path / "runs")
+
+
+def _runs_root_of_site(profile: Path) -> str | None:
+    """runs_root of the site profile; a damaged profile is reported where it is used, not here."""
+    try:
+        text = profile.read_text("utf-8")
+    except (OSError, ValueError):
+        return None
+    import tomllib
+
+    try:
+        root = tomllib.loads(text).get("runs_root")
+    except tomllib.TOMLDecodeError:
+        return None
+    return root if isinstance(root, str) and root else None
 
 
 def file_system_type(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:

@@ -152,8 +152,9 @@ def test_dry_run_makes_nothing(molt, recipe, home):
 def test_launch_refusals_start_nothing(molt, recipe, home):
     code, _, err = molt("launch", str(recipe), "--actor.adam.lrr", "1", "--train.max_steps", "x")
     assert code == 2 and "actor.adam.lr" in err and "train.max_steps" in err
-    assert molt("launch", str(recipe), "--on", "slurm") == (
-        2, "", "molt-tui: --on slurm: only local runs can be launched by this version; leave --on out\n")  # fmt: skip
+    assert molt("launch", str(recipe), "--on", "moon") == (2, "", "molt-tui: --on takes local or slurm, got 'moon'\n")
+    code, _, err = molt("launch", str(recipe), "--on", "slurm")
+    assert code == 2 and "no runs_root is set" in err
     assert molt("launch", "--actor.adam.lr", "1")[0] == 2
     assert molt("launch", "no-such-recipe")[0] == 2
     assert molt("launch")[0] == 2
@@ -240,7 +241,7 @@ def test_bad_usage(molt):
         code, out, err = molt(*arguments)
         assert code == 2 and out == "" and err.count("\n") == 1, arguments
     code, out, _ = molt("--help")
-    assert code == 0 and "requeue" not in out and "launch" in out
+    assert code == 0 and "requeue" in out and "launch" in out
     assert molt("--version")[1].strip()
 
 

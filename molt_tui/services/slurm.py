@@ -1,0 +1,329 @@
+"""Runs on Slurm: plan, preflight, submit once, follow, submit again, stop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.wire import RunDir
+from molt_tui.errors import MoltError, NotFound, Refused
+from molt_tui.services import cluster as clusters
+from molt_tui.services import launch as local
+from molt_tui.services.runs import Run, get_run
+from molt_tui.slurm import poll, submit
+from molt_tui.slurm.architecture import Architecture, UnknownModel, find
+from molt_tui.slurm.commands import NoAnswer, Slurm, SlurmError
+from molt_tui.slurm.memory import Estimate, estimate, gpu_memory, remedies
+from molt_tui.slurm.preflight import Finding, check, check_disk
+from molt_tui.slurm.render import missing_variables, render
+from molt_tui.slurm.site import Site, read_site
+from molt_tui.slurm.state import view_of_job
+from molt_tui.store.database import Store, open_store
+from molt_tui.store.home import Home
+from molt_tui.store.ingest import ingest
+
+if TYPE_CHECKING:
+    from engine.config import Config
+
+Say = Callable[[str], None]
+RUN_PLACEHOLDER = "RUN"
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """The estimate for one configuration; `flags` would make it fit, each by itself. `unknown` says why there is none."""
+
+    model: Architecture | None
+    found: Estimate | None
+    flags: tuple[str, ...] = ()
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What can be said before a submission."""
+
+    findings: tuple[Finding, ...]
+    memory: MemoryTable
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One run of a launch and what became of its submission."""
+
+    run_id: str
+    path: Path
+    receipt: submit.Receipt
+
+
+def make_plan(home: Home, recipe: str, flags: Sequence[str], **more: Any) -> tuple[local.Plan, Site]:
+    """Plan a launch on Slurm; the site's defaults lie below the recipe. Raises Refused with every problem."""
+    site = read_site(home.path)
+    plan = local.make_plan(home, recipe, flags, base=site.base, **more)
+    if site.runs_root is None and home.runs_root == home.path / "runs":
+        raise Refused(f"no runs_root is set: put one on a file system that compute nodes share into {site.path}"
+                      " (`molt-tui doctor --write-site` proposes it)")  # fmt: skip
+    return plan, site
+
+
+def memory_table(config: Config) -> MemoryTable | None:
+    """The memory table of a configuration; None for a run without GPUs."""
+    if not config.slurm.gpus_per_node or config.placement.device == "cpu":
+        return None
+    try:
+        model = find(config.actor.model_name_or_path)
+    except UnknownModel as unknown:
+        return MemoryTable(None, None, (), str(unknown))
+    gib = gpu_memory(config.slurm.gpu_type)
+    return MemoryTable(model, estimate(model, config, gib), tuple(remedies(model, config, gib)))
+
+
+def preflight(
+    store: Store, slurm: Slurm, site: Site, config: Config, runs_root: Path, environment: Mapping[str, str]
+) -> Preflight:
+    """Everything that can be checked without submitting. Raises MoltError when Slurm does not answer."""
+    cluster = clusters.cluster_name(store, slurm, site)
+    partitions, nodes, _ = clusters.hardware(store, slurm, cluster, older=False)
+    findings = check(config, partitions, nodes, clusters.accounts(store, slurm, cluster))
+    names = ", ".join(missing_variables(config.slurm, environment))
+    if names:
+        findings.append(Finding("slurm.env", f"{names} is not set here; set it, or give NAME=value"))
+    memory = memory_table(config) or MemoryTable(None, None)
+    findings += check_disk(config, runs_root, memory.model)
+    if memory.found is not None and not memory.found.fits:
+        words = f"by estimate it does not fit {memory.found.gpu_gib:.0f} GiB GPUs"
+        hint = f"; enough would be {' or '.join(memory.flags)}" if memory.flags else ""
+        findings.append(Finding("", words + hint, refuse=False))
+    return Preflight(tuple(findings), memory)
+
+
+def expected_start(slurm: Slurm, config: Config, folder: Path) -> str:
+    """When and where Slurm expects the job to start, in words; nothing is submitted. Raises Refused with Slurm's words."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    script = folder / f".batch-{os.getpid()}.sh"
+    script.write_text(render(config, folder, RUN_PLACEHOLDER, 1))
+    try:
+        start, nodes = slurm.test_only(script)
+    except SlurmError as error:
+        raise Refused(f"Slurm refuses the job: {error}") from error
+    except NoAnswer as error:
+        raise MoltError(f"Slurm does not answer, nothing was submitted: {error}") from error
+    finally:
+        script.unlink(missing_ok=True)
+    return f"Slurm expects a start at {time.strftime('%a %H:%M', time.localtime(start))} on {nodes}" if start is not None else ""
+
+
+def launch(store: Store, slurm: Slurm, site: Site, plan: local.Plan, say: Say = lambda _: None) -> list[Launched]:
+    """Make the run directories and submit each once. Raises Refused before anything is made, or with Slurm's own words.
+
+    A refused run leaves nothing behind. One without an answer is kept: its receipt says `unknown`, and polling finds it.
+    """
+    from engine.rundir import RunDirError, prepare_run
+
+    cluster = clusters.cluster_name(store, slurm, site)
+    first = with_interpreter(plan.runs[0].config)
+    checked = preflight(store, slurm, site, first, plan.runs_root, os.environ)
+    clusters.refuse(checked.findings)
+    for finding in checked.findings:
+        say(f"warning: {finding}")
+    if start := expected_start(slurm, first, plan.runs_root):
+        say(start)
+    done = []
+    for planned in plan.runs:
+        config = with_interpreter(planned.config)
+        try:
+            run = prepare_run(plan.runs_root, config, plan.recipe, name=planned.name, group=plan.group,
+                              command=["molt-tui", *plan.arguments], tags=plan.tags, cluster=cluster)  # fmt: skip
+        except RunDirError as error:
+            raise MoltError(str(error)) from error
+        receipt = _submit(store, slurm, run, config, 1, cluster)
+        if receipt.state == "refused":
+            shutil.rmtree(run.path, ignore_errors=True)
+            _drop(store, run)
+            raise Refused(f"Slurm refuses the job: {receipt.message}")
+        say(_words(run, receipt))
+        done.append(Launched(run.path.name, run.path, receipt))
+    return done
+
+
+def with_interpreter(config: Config) -> Config:
+    """The configuration with the interpreter that the job uses; this one or the engine's own, when none is set."""
+    if config.slurm.python or config.slurm.container:
+        return config
+    slurm = config.slurm.model_copy(update={"python": local.engine_python()})
+    return config.model_copy(update={"slurm": slurm})
+
+
+def _submit(
+    store: Store, slurm: Slurm, run: RunDir, config: Config, number: int, cluster: str, options: Sequence[str] = ()
+) -> submit.Receipt:
+    script = render(config, run.path, run.path.name, number)
+    receipt = submit.submit(slurm, run, script, number, cluster, options)
+    ingest(store, [run.path], rollouts=False)
+    if receipt.state != "refused":
+        poll.remember_submission(store, get_run(store, run.path.name).num, cluster, receipt, time.time())
+        ingest(store, [run.path], rollouts=False)
+    return receipt
+
+
+def _drop(store: Store, run: RunDir) -> None:
+    """Forget a run whose directory was removed again at its launch."""
+    with store.write() as connection:
+        for table in ("attempts", "notes", "cursors", "observations", "slurm_jobs"):
+            connection.execute(f"DELETE FROM {table} WHERE run_num IN (SELECT num FROM runs WHERE id = ?)", (run.path.name,))
+        connection.execute("DELETE FROM runs WHERE id = ?", (run.path.name,))
+
+
+def _words(run: RunDir, receipt: submit.Receipt) -> str:
+    if receipt.state == "submitted":
+        return f"{run.path.name} is job {receipt.job_id}" + (f" ({receipt.message})" if receipt.message else "")
+    return f"{run.path.name}: no answer from Slurm ({receipt.message}); its job is looked for and never submitted twice"
+
+
+def requeue(store: Store, slurm: Slurm, site: Site, run: Run, say: Say = lambda _: None) -> submit.Receipt:
+    """Submit a run again that has no live job: it goes on from its newest checkpoint. Raises Refused when it may be alive."""
+    from engine.flags import load_run_toml
+
+    if run.cluster == "local":
+        raise Refused(f"{run.id} runs on this machine; `molt-tui resume {run.id}` starts it again")
+    here = clusters.cluster_name(store, slurm, site)
+    if run.cluster != here:
+        raise Refused(f"{run.id} was launched on {run.cluster}; go to a login node of it, this one is {here}")
+    if run.state == "completed":
+        raise Refused(f"{run.id} is completed; launch its recipe again for more")
+    before = submit.latest(run.directory)
+    if before is not None and before.open:
+        raise Refused(f"submission {before.number} of {run.id} got no answer yet: its job is looked for, not submitted again")
+    after = _ending_job(slurm, run, before.job_id) if before is not None and before.job_id is not None else []
+    config = load_run_toml(run.directory.run_toml)
+    receipt = _submit(store, slurm, run.directory, config, (before.number if before else 0) + 1, here, after)
+    if receipt.state == "refused":
+        raise Refused(f"Slurm refuses the job: {receipt.message}")
+    say(_words(run.directory, receipt))
+    return receipt
+
+
+def _ending_job(slurm: Slurm, run: Run, job_id: str) -> list[str]:
+    """Options that let a new job wait for one that is just ending. Raises Refused while that one is alive."""
+    try:
+        jobs = slurm.jobs([job_id])
+    except NoAnswer as error:
+        raise MoltError(f"Slurm does not answer, so nobody knows whether job {job_id} still lives: {error}") from error
+    for job in jobs:
+        if job.state == "COMPLETING":
+            return [f"--dependency=afterany:{job.id}"]
+        if view_of_job(job).state in ("queued", "active"):
+            raise Refused(f"{run.id} has a live job {job.id} ({job.state.lower()}); stop it first")
+    return []
+
+
+def stop(store: Store, slurm: Slurm, run: Run, *, command_s: float = 60.0, kill: bool = False, say: Say = lambda _: None) -> bool:
+    """Stop a run: by command, so that it saves; by scancel when it waits in the queue, does not obey, or with `kill`."""
+    from molt_tui.services import control
+
+    receipt = submit.latest(run.directory)
+    if receipt is None or receipt.open or receipt.job_id is None:
+        raise Refused(f"{run.id} has no job that is known by its number yet; try again when Slurm answers")
+    if run.final:
+        raise Refused(f"{run.id} is {run.state}; nothing is running that could stop")
+    live = run.state not in ("queued", "starting") and not control.ended(run)
+    if live and not kill:
+        pending = control.send(run, "stop")
+        say(f"asked {run.id} to stop; it saves a checkpoint first")
+        answer = pending.wait(command_s, over=lambda: control.ended(run))
+        if answer is not None:
+            say(answer.message)
+        deadline = time.monotonic() + command_s
+        while not control.ended(run) and time.monotonic() < deadline:
+            time.sleep(control.POLL_S)
+        if control.ended(run):
+            return True
+    say(f"scancel {receipt.job_id}")
+    try:
+        slurm.cancel(receipt.job_id)
+    except (NoAnswer, SlurmError) as error:
+        raise MoltError(f"job {receipt.job_id} could not be cancelled: {error}") from error
+    waiting = run.state == "queued"
+    row = {"run_num": run.num, "cluster": run.cluster, "job_id": receipt.job_id, "state": "cancelled" if waiting else "active",
+           "words": "cancelled by you", "answered": time.time(), "ended": int(waiting)}  # fmt: skip
+    poll.write_row(store, row)
+    return True
+
+
+def propose_site() -> tuple[Path, str]:
+    """Write a site profile from what the cluster reports. Raises Refused when there is one, MoltError without an answer."""
+    import getpass
+
+    from molt_tui.slurm.site import propose, write_site
+    from molt_tui.store.home import find_home
+
+    slurm, home = Slurm(), find_home()
+    user = getpass.getuser()
+    try:
+        name = slurm.config().get("ClusterName", "")
+        partitions, nodes, accounts = slurm.partitions(), slurm.nodes(), slurm.accounts(user)
+    except (NoAnswer, SlurmError) as error:
+        raise MoltError(f"Slurm does not answer: {error}") from error
+    text = propose(name, partitions, nodes, accounts, os.environ)
+    return write_site(home.path, text), text
+
+
+_polling = threading.Lock()
+
+
+def refresh(store: Store, *, background: bool | None = None) -> list[Path]:
+    """Ask Slurm about all live runs if it is time to; returns the run directories with a new answer.
+
+    In the background (the default off the main thread) a slow controller never holds up the caller: the answer is then in
+    the database at a later call.
+    """
+    if background is None:
+        background = threading.current_thread() is not threading.main_thread()
+    if not background:
+        return _refresh(store)
+    if _polling.acquire(blocking=False):
+        threading.Thread(target=_refresh_in_background, args=(store.home,), name="slurm-poll", daemon=True).start()
+    return []
+
+
+def _refresh_in_background(home: Home) -> None:
+    try:
+        with open_store(home) as store:
+            changed = _refresh(store)
+            if changed:
+                ingest(store, changed, rollouts=False)
+    except MoltError:
+        return  # the next call tries again; what is known keeps its time
+    finally:
+        _polling.release()
+
+
+def _refresh(store: Store) -> list[Path]:
+    slurm = Slurm()
+    try:
+        name = clusters.cluster_name(store, slurm, read_site(store.home.path))
+    except MoltError:
+        return []
+    return poll.poll(store, slurm, name).changed
+
+
+def dump_stacks(slurm: Slurm, run: Run, seconds: float = 60.0) -> str:
+    """What every process of a running attempt is doing, from every node. Raises Refused when it does not run."""
+    receipt = submit.latest(run.directory)
+    if receipt is None or receipt.job_id is None or run.final or run.state == "queued":
+        raise Refused(f"{run.id} is {run.state}; only a running job has processes")
+    from engine.flags import load_run_toml
+    from molt_tui.slurm.render import library_root
+
+    config = load_run_toml(run.directory.run_toml)
+    python = config.slurm.python or local.engine_python()
+    try:
+        return slurm.inside(receipt.job_id, [python, str(library_root() / "slurm" / "stacks.py"), str(run.path)], seconds)
+    except (NoAnswer, SlurmError) as error:
+        raise NotFound(f"the nodes of {run.id} did not answer: {error}") from error

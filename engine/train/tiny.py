@@ -40,8 +40,6 @@ MAX_POSITIONS = 1024
 HEAD_DIM = 32  # the smallest that vLLM computes on CPU
 WARMUP_BATCH = 64
 WARMUP_EXAMPLES = 20_000
-# Large enough that the choice of experts shows in the log-probs.
-EXPERT_GAIN = 2.0
 CHAT_TEMPLATE = (
     "{% for message in messages %}" + START + "{{ message['role'] }}\n{{ message['content'] }}" + END + "\n{% endfor %}"
     "{% if add_generation_prompt %}" + START + "assistant\n{% endif %}"
@@ -60,7 +58,7 @@ def build_tiny(
     shape: dict[str, Any] = dict(
         vocab_size=len(tokenizer), hidden_size=hidden_size, intermediate_size=2 * hidden_size,
         num_hidden_layers=num_layers, num_attention_heads=max(1, hidden_size // HEAD_DIM), head_dim=HEAD_DIM,
-        num_key_value_heads=max(1, hidden_size // HEAD_DIM), max_position_embeddings=MAX_POSITIONS, initializer_range=0.05,
+        num_key_value_heads=max(1, hidden_size // HEAD_DIM), max_position_embeddings=MAX_POSITIONS, initializer_range=0.02,
         tie_word_embeddings=False, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id, architectures=None,
     )  # fmt: skip
@@ -78,12 +76,7 @@ def _moe(shape: dict[str, Any], num_experts: int, top_k: int) -> Qwen3MoeForCaus
         **shape, moe_intermediate_size=shape["hidden_size"], num_experts=num_experts, num_experts_per_tok=top_k,
         norm_topk_prob=True,
     )  # fmt: skip
-    model = Qwen3MoeForCausalLM(config)
-    with torch.no_grad():
-        for layer in model.model.layers:
-            for weight in layer.mlp.experts.parameters():
-                weight.mul_(EXPERT_GAIN)
-    return model
+    return Qwen3MoeForCausalLM(config)
 
 
 def build_tokenizer(chars: str = ASCII) -> PreTrainedTokenizerFast:

@@ -89,10 +89,13 @@ class LiveRun:
         return found
 
     def kill(self) -> None:
-        """kill -9 of every process of the run at once."""
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """kill -9 of every process of the run, those that were being born included."""
+        deadline = time.monotonic() + 20
+        while (alive := self.processes()) and time.monotonic() < deadline:
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()
         self.process.wait(30)
 
     def supervise(self) -> None:

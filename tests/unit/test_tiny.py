@@ -1,4 +1,4 @@
-"""Tiny models built in code, their tokenizer and warm-up, and the spelling task they are made for."""
+"""Tiny models built in code, their tokenizer and warm-up, and the sorting task they are made for."""
 
 import asyncio
 import sys
@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from engine.agents import AgentError, load_agent
 from engine.agents.tokens import TextCodec
 from engine.config import Config
+from engine.data import load_eval_sets, load_prompts
+from engine.recipes import load
 from engine.train.tiny import ASCII, END, START, build_for_run, build_tiny, build_tokenizer, warm_up
 
-AGENT = Path(__file__).parents[2] / "recipes" / "spell_backward" / "agent.py"
+AGENT = Path(__file__).parents[2] / "recipes" / "sort_digits" / "agent.py"
 SMALL = {"hidden_size": 32, "num_layers": 1, "num_experts": 4}
 
 
@@ -136,34 +138,44 @@ def test_a_warm_up_needs_examples_from_the_agent(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_the_warm_up_shows_the_letters_but_not_their_order(agent):
+def test_the_warm_up_shows_the_digits_but_not_their_order(agent):
     examples = agent.warmup_examples(0, 2000)
     assert examples == agent.warmup_examples(0, 2000)
-    assert {len(answer) for _, answer in examples} == {3, 4}
+    assert {len(answer) for _, answer in examples} == {3, 4, 5}
     assert all(sorted(prompt[:-1]) == sorted(answer) and prompt[-1] == "=" for prompt, answer in examples)
-    # 1/6 of the three-letter and 1/24 of the four-letter answers are right by chance, repeated letters a little more.
-    right = sum(answer == prompt[-2::-1] for prompt, answer in examples) / len(examples)
+    # 1/6, 1/24 and 1/120 of the answers are right by chance, repeated digits a little more.
+    right = sum(answer == "".join(sorted(prompt[:-1])) for prompt, answer in examples) / len(examples)
     assert 0.07 < right < 0.16
 
 
 @pytest.mark.parametrize(
     "answer, score",
-    [("pots", 1.0), ("stop", 0.0), ("post", 0.25), ("potsy", 0.25), ("po", 0.125), ("", 0.0), ("popo", 0.25)],
+    [("0358", 1.0), ("8530", 0.0), ("0385", 0.25), ("03581", 0.25), ("03", 0.125), ("", 0.0), ("0303", 0.25)],
 )
 def test_score_of_an_answer(agent, answer, score):
-    assert agent.score_answer(answer, "pots") == score
+    assert agent.score_answer(answer, "0358") == score
 
 
-def test_the_environment_asks_in_small_letters_and_scores_what_was_spelled(agent):
-    entry = {"metadata": {"word": "Stop"}}
+def test_the_environment_shortens_the_question_and_scores_what_was_sorted(agent):
+    entry = {"metadata": {"original_numbers": ["5.0", "0.0", "8.0", "3.0"], "direction": "descending"}}
 
     async def episode(action: str):
-        env = agent.SpellEnv()
-        state = await env.reset({"observation": "long question", "label": "potS", "metadata": {"entry": entry}})
+        env = agent.SortEnv()
+        state = await env.reset({"observation": "long question", "label": "", "metadata": {"entry": entry}})
         return state, await env.step(state | {"action_text": action})
 
-    state, result = asyncio.run(episode("pots"))
-    assert (state["observation"], state["label"]) == ("stop=", "pots")
+    state, result = asyncio.run(episode("0358"))
+    assert (state["observation"], state["label"]) == ("5083=", "0358")
     assert (result.reward, result.score, result.terminated, result.info) == (1.0, 1.0, True, {"exact": True})
-    _, wrong = asyncio.run(episode("stop"))
+    _, wrong = asyncio.run(episode("8530"))
     assert (wrong.reward, wrong.info) == (0.0, {"exact": False})
+
+
+def test_the_demo_is_evaluated_on_numbers_that_it_never_trains_on():
+    _, config, _ = load("demo", [])
+    train = load_prompts(config.data, seed=1)
+    asked = {tuple(p.metadata["entry"]["metadata"]["original_numbers"]) for p in iter(train.next, None)}
+    held_out = [p.metadata["entry"]["metadata"]["original_numbers"] for ps in load_eval_sets(config.eval, config.data).values()
+                for p in ps]  # fmt: skip
+    assert len({tuple(n) for n in held_out}) == 200
+    assert not asked & {tuple(n) for n in held_out}

@@ -2,10 +2,11 @@
 
 import pytest
 
+NUMBERS = "reasoning-gym:number_sorting?min_numbers=3&max_numbers=5&max_decimals=0&min_value=0&max_value=9"
 PROMPTS, BATCH = 120, 6
 FLAGS = ("--rollout.batch_size", str(BATCH), "--rollout.n_samples_per_prompt", "4", "--tiny.warmup_steps", "20",
-         "--data.prompt_dataset", f"reasoning-gym:number_sorting?min_numbers=3&max_numbers=5&max_decimals=0&min_value=0&max_value=9&size={PROMPTS}&seed=1",
-         "--eval.dataset", "reasoning-gym:number_sorting?min_numbers=3&max_numbers=5&max_decimals=0&min_value=0&max_value=9&size=10&seed=10000",
+         "--data.prompt_dataset", f"{NUMBERS}&size={PROMPTS}&seed=1",
+         "--eval.dataset", f"{NUMBERS}&size=10&seed=10000",
          "--train.num_episodes", "1", "--train.max_steps", "none", "--ckpt.save_steps", "3", "--eval.steps", "-1",
          "--actor.lr_scheduler", "constant", "--train.max_staleness", "1")  # fmt: skip
 

@@ -8,9 +8,10 @@ import pytest
 
 from engine.metrics import describe
 
+NUMBERS = "reasoning-gym:number_sorting?min_numbers=3&max_numbers=5&max_decimals=0&min_value=0&max_value=9"
 SMALL = ("--rollout.batch_size", "8", "--rollout.n_samples_per_prompt", "4", "--tiny.warmup_steps", "20",
-         "--data.prompt_dataset", "reasoning-gym:number_sorting?min_numbers=3&max_numbers=5&max_decimals=0&min_value=0&max_value=9&size=100&seed=1",
-         "--eval.dataset", "reasoning-gym:number_sorting?min_numbers=3&max_numbers=5&max_decimals=0&min_value=0&max_value=9&size=20&seed=10000",
+         "--data.prompt_dataset", f"{NUMBERS}&size=100&seed=1",
+         "--eval.dataset", f"{NUMBERS}&size=20&seed=10000",
          "--train.probe_every", "1", "--eval.steps", "-1")  # fmt: skip
 
 

@@ -120,14 +120,23 @@ def find_run(store: Store, reference: str) -> Run:
     return _run(found[0])
 
 
-def last_beats(store: Store, run: Run | None = None) -> dict[str, float]:
-    """When this reader, by its own clock (seconds since the epoch), last saw each run's beat change; all runs or one.
+@dataclass(frozen=True)
+class Observed:
+    """`beat`: when this reader, by its own clock (seconds since the epoch), last saw the beat change; None if never.
+    `mark` grows whenever more of the run's events are in the database."""
 
-    A run whose beat was never seen to change is absent.
-    """
-    sql = "SELECT r.id, o.changed FROM observations o JOIN runs r ON r.num = o.run_num WHERE o.changed IS NOT NULL"
-    found = store.rows(sql) if run is None else store.rows(f"{sql} AND r.num = ?", (run.num,))
-    return {row["id"]: row["changed"] for row in found}
+    beat: float | None
+    mark: float
+
+
+def observed(store: Store, run: Run | None = None) -> dict[str, Observed]:
+    """What this reader has seen of every run, or of one, by run id."""
+    sql = (
+        "SELECT r.id, o.changed, (SELECT total(c.file * 1e10 + c.offset) FROM cursors c WHERE c.run_num = r.num) AS mark"
+        " FROM runs r LEFT JOIN observations o ON o.run_num = r.num"
+    )
+    found = store.rows(sql) if run is None else store.rows(f"{sql} WHERE r.num = ?", (run.num,))
+    return {row["id"]: Observed(row["changed"], row["mark"]) for row in found}
 
 
 def as_json(run: Run) -> dict[str, Any]:

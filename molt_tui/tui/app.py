@@ -165,8 +165,10 @@ class MoltApp(App[str]):
             self.pop_screen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """`quiet` is the colour of what matters less; the terminal's own palette has a name for it."""
-        return {"quiet": "ansi_bright_black" if self.native_ansi_color else "#8b93a1"}
+        """`quiet`: text that matters less; `track`: lines and the empty part of a gauge."""
+        if self.native_ansi_color:
+            return {"quiet": "ansi_bright_black", "track": "ansi_black"}
+        return {"quiet": "#8b93a1", "track": "#3a4250" if self.current_theme.dark else "#d3d2ce"}
 
     def farewell(self) -> str:
         """What to print after leaving: which runs go on, and how to come back."""

@@ -63,8 +63,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 def bar(share: float | None, width: int) -> str:
     """A horizontal bar of exactly `width` cells, filled to `share` in eighths of a cell; empty when it is unknown."""
-    if share is None or not isfinite(share):
-        return " " * width
+    if share is None or not isfinite(share) or width < 1:
+        return " " * max(0, width)
     eighths = round(min(1.0, max(0.0, share)) * width * 8)
     if share > 0:
         eighths = max(1, eighths)

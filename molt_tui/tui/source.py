@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from molt_tui.tui.view import RunView
+from molt_tui.verdict import Verdict
 
 
 @dataclass(frozen=True)
 class RunLine:
-    """One line of the Runs screen; all text is clean. `age_s`: since the run's own writers last said something."""
+    """One line of the Runs screen; all text is clean. `age_s`: since the run's own writers last said something;
+    `verdict`: how an active run fares."""
 
     id: str
     name: str
@@ -31,6 +33,7 @@ class RunLine:
     recipe: str = ""
     job_id: str | None = None
     host: str = ""
+    verdict: Verdict | None = None
 
     @property
     def active(self) -> bool:

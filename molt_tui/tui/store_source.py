@@ -19,12 +19,15 @@ from molt_tui.text import clean
 from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.braille import Point, thin
-from molt_tui.verdict import Facts, judge
+from molt_tui.verdict import Facts, headline, judge
 
 CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl")
 EVAL_SUFFIXES = ("/exact_frac", "/score_mean")
 TREND_POINTS, EVENTS, LOG_LINES, TREND_RUNS = 40, 200, 500, 300
 SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "eval", "note")
+
+
+UNSEEN = runs.Observed(None, 0.0)
 
 
 class StoreSource:
@@ -33,8 +36,9 @@ class StoreSource:
     def __init__(self, home: Home) -> None:
         self.home = home
         self._local = threading.local()
-        self._trends: dict[str, tuple[Any, tuple[float, ...]]] = {}
+        self._trends: dict[str, tuple[float, tuple[float, ...]]] = {}
         self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
+        self._newest: dict[str, tuple[float, dict[str, metrics.Point]]] = {}
         self._configs: dict[str, dict[str, Any]] = {}
 
     @property
@@ -49,44 +53,53 @@ class StoreSource:
         runs.refresh(self.store)
 
     def runs(self) -> Sequence[RunLine]:
-        beats, now = runs.last_beats(self.store), time.time()
+        seen, now = runs.observed(self.store), time.time()
         found = runs.list_runs(self.store)
-        return [self._line(run, beats.get(run.id), now, with_trend=i < TREND_RUNS) for i, run in enumerate(found)]
+        return [self._line(run, seen.get(run.id, UNSEEN), now, with_trend=i < TREND_RUNS) for i, run in enumerate(found)]
 
-    def _line(self, run: runs.Run, beat: float | None, now: float, *, with_trend: bool) -> RunLine:
-        said = beat if beat is not None and not run.final else run.updated
+    def _line(self, run: runs.Run, seen: runs.Observed, now: float, *, with_trend: bool) -> RunLine:
         return RunLine(
             id=clean(run.id), name=clean(run.name), state=clean(run.state), detail=clean(run.detail or run.last_error or ""),
             step=run.step, max_steps=run.max_steps, version=run.version, attempts=run.attempts, reward=run.reward,
-            rewards=self._trend(run) if with_trend else (), age_s=None if said is None else max(0.0, now - said),
+            rewards=self._trend(run, seen) if with_trend else (), age_s=_said(run, seen, now),
             created=run.created or 0.0, group=clean(run.group) if run.group else None, tags=tuple(clean(t) for t in run.tags),
             recipe=clean(run.recipe or ""), job_id=clean(run.job_id) if run.job_id else None, host=clean(run.host or ""),
+            verdict=None if run.final else headline(self._facts(run, seen, now)),
         )  # fmt: skip
 
-    def _trend(self, run: runs.Run) -> tuple[float, ...]:
-        """The last rewards, read again only after a step or an attempt."""
-        mark = (run.step, run.attempt, run.reward)
+    def _facts(self, run: runs.Run, seen: runs.Observed, now: float) -> Facts:
+        """What the verdict rules look at. A beat that was never seen to move is not old, it is unknown."""
+        newest = self._latest(run, seen)
+        values = {key: clean(p.value) if isinstance(p.value, str) else p.value for key, p in newest.items()}
+        age = None if seen.beat is None else max(0.0, now - seen.beat)
+        return Facts(clean(run.state), clean(run.detail or run.last_error or ""), run.step, run.max_steps, age, values,
+                     {key: p.step for key, p in newest.items()})  # fmt: skip
+
+    def _latest(self, run: runs.Run, seen: runs.Observed) -> dict[str, metrics.Point]:
+        """The newest metrics, read again only after new events."""
+        known = self._newest.get(run.id)
+        if known is None or known[0] != seen.mark:
+            known = self._newest[run.id] = (seen.mark, metrics.latest(self.store, run))
+        return known[1]
+
+    def _trend(self, run: runs.Run, seen: runs.Observed) -> tuple[float, ...]:
+        """The last rewards, read again only after new events."""
         known = self._trends.get(run.id)
-        if known is None or known[0] != mark:
+        if known is None or known[0] != seen.mark:
             points = metrics.series(self.store, run, "reward/mean", last=TREND_POINTS)
-            known = self._trends[run.id] = (mark, tuple(p.value for p in points if isinstance(p.value, float)))
+            known = self._trends[run.id] = (seen.mark, tuple(p.value for p in points if isinstance(p.value, float)))
         return known[1]
 
     def run(self, run_id: str, points: int) -> RunView:
         run = runs.get_run(self.store, run_id)
-        beat, now = runs.last_beats(self.store, run).get(run.id), time.time()
-        newest = metrics.latest(self.store, run)
+        seen, now = runs.observed(self.store, run).get(run.id, UNSEEN), time.time()
+        facts, newest = self._facts(run, seen, now), self._latest(run, seen)
         evals = tuple(key for key in newest if key.startswith("eval/") and key.endswith(EVAL_SUFFIXES))
         curves = {key: self._curve(run, key, newest[key], points) for key in (*CURVES, *evals) if key in newest}
-        age = None if beat is None else max(0.0, now - beat)
-        detail = clean(run.detail or run.last_error or "")
-        values = {key: _shown(p.value) for key, p in newest.items()}
-        steps = {key: p.step for key, p in newest.items()}
-        facts = Facts(clean(run.state), detail, run.step, run.max_steps, age, values, steps)
-        said = age if age is not None and not run.final else (None if run.updated is None else max(0.0, now - run.updated))
         return RunView(
             run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=run.version, attempt=run.attempt,
-            age_s=said, config=self._config(run), curves=curves, events=self._events(run, curves), log=self._log(run),
+            age_s=_said(run, seen, now), config=self._config(run), curves=curves, events=self._events(run, curves),
+            log=self._log(run),
         )  # fmt: skip
 
     def _curve(self, run: runs.Run, key: str, newest: metrics.Point, points: int) -> list[Point]:
@@ -159,6 +172,12 @@ class StoreSource:
         return launch.launch(plan)[0]
 
 
+def _said(run: runs.Run, seen: runs.Observed, now: float) -> float | None:
+    """Seconds since the run last said something: its beat while it lives, else what its writers stamped."""
+    last = seen.beat if seen.beat is not None and not run.final else run.updated
+    return None if last is None else max(0.0, now - last)
+
+
 def _as_flags(changes: Mapping[str, str]) -> list[str]:
     return [f"--{flag}={value}" for flag, value in changes.items()]
 
@@ -172,8 +191,3 @@ def typed(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(typed(v) for v in value)
     return clean(value)
-
-
-def _shown(value: Any) -> Any:
-    """A metric's value for drawing: labels are clean."""
-    return clean(value) if isinstance(value, str) else value

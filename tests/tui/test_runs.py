@@ -12,7 +12,8 @@ from tests.tui.fake_source import RUNS, FakeSource
 async def test_every_run_is_listed_with_its_state_in_words(open_app):
     async with open_app() as driver:
         text = driver.text()
-        for words in ("▶ running", "✔ completed", "✖ failed", "‖ paused", "142/400", "0.530", "NaN", "sums-moe"):
+        assert "▲ generation-bound: trainer idle 62 %" in text
+        for words in ("▲ running", "✔ completed", "✖ failed", "‖ paused", "142/400", "0.530", "NaN", "sums-moe"):
             assert words in text
         assert "4 runs: 1 running, 1 paused, 1 failed" in text
         assert all(len(line) <= 80 for line in text.splitlines())

@@ -27,7 +27,6 @@ CASES = {
     "run-zoom": {"run": RUN, "keys": ["z"]},
     "launch": {"keys": ["n"]},
     "launch-form": {"keys": ["n", "enter"]},
-    "palette": {"keys": ["colon"]},
 }
 
 

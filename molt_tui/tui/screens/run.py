@@ -33,7 +33,7 @@ def head_line(view: RunView, width: int) -> Content:
     step, total = view.facts.step, view.facts.max_steps
     done = Content("")
     if step is not None and total:
-        done = Content.assemble(" ", (glyphs.bar(step / total, 10), "$accent on $panel-lighten-1"))
+        done = Content.assemble(" ", (glyphs.bar(step / total, 10), "$accent on $track"))
     seen = "no word yet" if view.age_s is None else f"as of {format.age(view.age_s)} ago"
     late = view.age_s is not None and view.age_s > STALE_S and view.facts.state == "running"
     facts = [f"step {format.progress(step, total)}"]

@@ -38,7 +38,10 @@ def cells(run: RunLine, wide: bool) -> tuple[Cell, ...]:
     look = glyphs.state_look(run.state)
     labels = ", ".join(x for x in (run.group or "", *run.tags) if x)
     reward = "-" if run.reward is None else format.number(run.reward)
-    head = (f"{look.glyph} {look.word}", look.style), (run.name, ""), (format.progress(run.step, run.max_steps), "")
+    glyph, style = look.glyph, look.style
+    if run.verdict is not None and run.verdict.level in ("warn", "bad"):
+        glyph, style = glyphs.MARK[run.verdict.level], glyphs.LEVEL_STYLE[run.verdict.level]
+    head = (f"{glyph} {look.word}", style), (run.name, ""), (format.progress(run.step, run.max_steps), "")
     alarm = "bold $text-error" if run.reward is not None and not isfinite(run.reward) else ""
     trend = (glyphs.sparkline(run.rewards, 20 if wide else 10), "$text-accent")
     age, group = (format.age(run.age_s), "$quiet"), (labels, "$quiet")
@@ -46,6 +49,15 @@ def cells(run: RunLine, wide: bool) -> tuple[Cell, ...]:
         return *head, (reward, alarm), trend, age, group
     version = ("-" if run.version is None else f"v{run.version}", "")
     return *head, (reward, alarm), trend, version, (str(run.attempts or "-"), ""), age, (run.recipe, "$quiet"), group
+
+
+def fares(run: RunLine) -> list[Cell]:
+    """How a run fares in words: an active one's verdict, else its state and the reason."""
+    look = glyphs.state_look(run.state)
+    if run.verdict is not None:
+        first = run.verdict
+        return [(f"{glyphs.MARK[first.level]} {first.text}", glyphs.LEVEL_STYLE[first.level])]
+    return [(f"{look.glyph} {look.word}", look.style), (f"  {run.detail}" if run.detail else "", "")]
 
 
 def matches(run: RunLine, text: str) -> bool:
@@ -142,12 +154,10 @@ class RunsScreen(RunControls, MoltScreen):
         if run is None:
             update(self.query_one("#about", Static), Content(""))
             return
-        look = glyphs.state_look(run.state)
         facts = [run.id, run.recipe, f"attempt {run.attempts}" if run.attempts else "", f"job {run.job_id}" if run.job_id else "",
                  run.host]  # fmt: skip
         first = "  ".join(f for f in facts if f)
-        why = run.detail or ("" if not run.active else f"last word {format.age(run.age_s)} ago")
-        second = Content.assemble((f"{look.glyph} {look.word}", look.style), f"  {why}" if why else "")
+        second = Content.assemble(*fares(run))
         update(self.query_one("#about", Static), Content("\n").join([Content.styled(first, "$quiet"), second]))
 
     @on(KeyTable.Highlighted)

@@ -21,7 +21,7 @@ def chart(curves: Sequence[Sequence[Point]], width: int, height: int) -> list[Li
     """Curves with the range of values on the left and, where there is room, the range of steps below."""
     if width <= AXIS + 4 or height < 1:
         return []
-    with_steps = height >= 6
+    with_steps = height >= 6 and width >= AXIS + 20
     drawn = plot(curves, width - AXIS, height - with_steps)
     if drawn is None:
         return [Content.styled(format.ABSENT, "$quiet")]
@@ -29,7 +29,7 @@ def chart(curves: Sequence[Sequence[Point]], width: int, height: int) -> list[Li
     lines: list[Line] = []
     rows = canvas.rows()
     for i, runs in enumerate(rows):
-        label = format.number(y1) if i == 0 else (format.number(y0) if i == len(rows) - 1 else "")
+        label = _axis_label(y1) if i == 0 else (_axis_label(y0) if i == len(rows) - 1 else "")
         cells = [(text, SERIES[series] if series >= 0 else "") for text, series in runs]
         lines.append(Content.assemble((label.rjust(AXIS - 1) + "▏", "$quiet"), *cells))
     if with_steps:
@@ -37,6 +37,11 @@ def chart(curves: Sequence[Sequence[Point]], width: int, height: int) -> list[Li
         gap = max(1, width - AXIS - len(left) - len(right))
         lines.append(Content.styled(" " * AXIS + left + " " * gap + right, "$quiet"))
     return lines
+
+
+def _axis_label(value: float) -> str:
+    text = format.number(value)
+    return text if len(text) < AXIS else format.number(value, 2)
 
 
 def lost_points(points: Sequence[Point]) -> str:

@@ -51,7 +51,9 @@ class Panel(Widget, can_focus=True):
 
     def _entitle(self) -> None:
         figures = self.headline(self.data)
-        self.border_title = Content.assemble(self.TITLE, (f"  {figures}" if figures else "", "not bold $quiet"))
+        broken = "NaN" in figures or "inf" in figures
+        style = "$text-error" if broken else "not bold $quiet"
+        self.border_title = Content.assemble(self.TITLE, (f"  {figures}" if figures else "", style))
 
     def render(self) -> Content:
         width, height = self.size

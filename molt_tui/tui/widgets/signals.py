@@ -24,7 +24,7 @@ def labelled(label: str, *parts: str | tuple[str, str] | Content) -> Content:
 
 
 def gauge(share: float | None, width: int, style: str) -> Content:
-    return Content.styled(glyphs.bar(share, width), f"{style} on $panel-lighten-1")
+    return Content.styled(glyphs.bar(share, width), f"{style} on $track")
 
 
 def trend(curve: Sequence[Point], width: int) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -32,8 +33,10 @@ def run_app(run_id: str | None = None) -> int:
 
     `run_id`: open that run's dashboard at once. The caller has made sure that there is a terminal.
     """
+    home = find_home().create()
+    logging.basicConfig(filename=home.logs / "tui.log", level=logging.WARNING)
     terminal.leave_when_gone(sys.stdin.fileno())
-    source = StoreSource(find_home())
+    source = StoreSource(home)
     app = MoltApp(source, interval_s=terminal.refresh_interval(), open_run=run_id, ansi=terminal.no_color())
     words = app.run()
     if words:

@@ -144,6 +144,8 @@ class StoreSource:
         if name == "stop":
             gone = control.stop(run)
             return f"{label} has stopped" if gone else f"{label} was asked to stop and has not ended yet"
+        if name == "resume" and run.final:
+            return f"{label}: attempt {launch.start_next_attempt(run)} has begun"
         answer = control.send(run, name, dict(args or {})).wait(10.0)
         if answer is None:
             return f"{name} was sent to {label}; it has not answered yet"

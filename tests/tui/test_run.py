@@ -132,7 +132,7 @@ async def test_a_failing_read_keeps_the_panels(open_app):
 async def test_wide_terminal_shows_the_log_beside(open_app):
     async with open_app(run=RUN, size=(150, 45)) as driver:
         text = driver.text()
-        for words in ("line 59", "ratio", "by layer", "gpu mem", "12 tokens masked"):
+        for words in ("line 59", "ratio", "by layer", "gpu mem", "12 tokens, 0 rollouts"):
             assert words in text, words
 
 

@@ -91,6 +91,26 @@ async def test_pause_and_resume_follow_the_state(open_app):
         assert driver.source.calls == [("pause", RUNS[0].id), ("resume", RUNS[3].id), ("checkpoint", RUNS[0].id)]
 
 
+async def test_a_failed_run_goes_on_after_a_yes(open_app):
+    async with open_app() as driver:
+        await driver.press("j", "j", "p")
+        assert "Go on with chat-countdown?" in driver.text()
+        await driver.press("escape")
+        assert driver.source.calls == []
+        await driver.press("p", "y")
+        assert driver.source.calls == [("resume", RUNS[2].id)]
+
+
+async def test_the_question_keeps_its_run_when_the_list_moves(open_app):
+    async with open_app() as driver:
+        await driver.press("x")
+        driver.source.lines = [r for r in RUNS if r.id != RUNS[0].id]
+        driver.app.screen_stack[1].look()
+        await driver.settle()
+        await driver.press("y")
+        assert driver.source.calls == [("stop", RUNS[0].id)]
+
+
 async def test_copy_puts_the_id_on_the_clipboard(open_app):
     async with open_app() as driver:
         await driver.press("y")

@@ -43,6 +43,13 @@ class RunControls:
         return run
 
     def action_pause(self) -> None:
+        """Pause, go on, or start the next attempt of a run that ended before its time."""
+        run = self.selected
+        if run is not None and not run.active and run.state not in ("completed", "draft"):
+            where = f"{run.state} at step {format.progress(run.step, run.max_steps)}"
+            detail = f"{run.id}\n{where}. A new attempt starts from the last checkpoint."
+            self._ask_first(run, "resume", f"Go on with {run.name}?", detail, "Go on")
+            return
         run = self._target("pause")
         if run is not None:
             self.molt.control(run, "resume" if run.state == "paused" else "pause")
@@ -57,12 +64,16 @@ class RunControls:
         if run is None:
             return
         detail = f"{run.id}\nstep {format.progress(run.step, run.max_steps)}, {run.state}. It writes a checkpoint first."
+        self._ask_first(run, "stop", f"Stop {run.name}?", detail, "Stop it")
 
-        def decided(yes: bool | None) -> None:
-            if yes:
-                self.molt.control(run, "stop")
+    def _ask_first(self, run: RunLine, command: str, question: str, detail: str, yes: str) -> None:
+        """Send a command only after a yes; the run is the one that the question named, wherever the cursor is by then."""
 
-        self.molt.push_screen(Confirm(f"Stop {run.name}?", detail, "Stop it"), decided)
+        def decided(answer: bool | None) -> None:
+            if answer:
+                self.molt.control(run, command)
+
+        self.molt.push_screen(Confirm(question, detail, yes), decided)
 
     def action_copy(self) -> None:
         run = self.selected

@@ -79,7 +79,7 @@ class RewardPanel(Panel):
             words = [f"std {format.number(now.get('reward/std'))}", f"max {format.number(now.get('reward/max'))}"]
             if "reward/zero_std_group_frac" in now:
                 words.append(f"equal {format.share(now['reward/zero_std_group_frac'])}")
-            words += [f"eval {name} {format.number(value)}" for name, value in evals.items()]
+            words += [f"eval {name} {format.number(value)}" for name, value in list(evals.items())[1:]]
             below.append(Content.styled("  ".join(words), "$quiet"))
         return [*chart(curves, width, height - len(below)), *below]
 

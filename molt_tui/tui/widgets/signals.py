@@ -96,7 +96,7 @@ class StalenessPanel(Panel):
         if height > len(lines):
             masked, dropped = now.get("staleness/masked_tokens"), now.get("staleness/dropped_rollouts")
             if masked is not None or dropped is not None:
-                words = f"{format.number(masked)} tokens masked, {format.number(dropped)} rollouts dropped"
+                words = f"{format.number(masked)} tokens, {format.number(dropped)} rollouts"
                 lines.append(labelled("over age", words))
         return lines
 

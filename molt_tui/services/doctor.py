@@ -14,7 +14,7 @@ from molt_tui.errors import MoltError
 from molt_tui.services.launch import engine_python
 from molt_tui.store.home import Home, file_system_type, find_home, journal_mode
 
-LIGHT_PACKAGES = ("textual", "textual-plot", "sqlite-utils", "typer", "pydantic")
+LIGHT_PACKAGES = ("textual", "sqlite-utils", "typer", "pydantic")
 PYTHONS = ((3, 11), (3, 13))
 MIN_CORES, MIN_MEMORY_GB = 2, 8
 

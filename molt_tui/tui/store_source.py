@@ -160,7 +160,7 @@ class StoreSource:
         base = dict(flags.flatten(flags.resolve(found.raw if found else {}, {})[0]))
         _, _, problems = load(recipe, _as_flags(changes))
         fields = []
-        for info in flags.flag_table():
+        for info in (f for f in flags.flag_table() if not f.path.startswith("recipe.")):
             value, default = typed(base[info.path]), typed(info.default)
             row = FormField(info.path, value, default, "default" if value == default else "recipe", info.type, info.help)
             if info.path in changes:

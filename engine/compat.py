@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -226,14 +226,18 @@ def begin_weight_reload(model: nn.Module) -> None:
             method = getattr(module, "quant_method", None)
             if getattr(method, "moe_kernel", None) is not None:
                 method.moe_kernel = None
-    # It warns of every module without weights, rotary embeddings among them; what was loaded is checked by the caller.
+    # It warns of every module that nothing was loaded into, rotary embeddings among them: see unloaded_modules.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
     initialize_layerwise_reload(model)
 
 
-def loaded_names(names: Iterable[str]) -> set[str]:
-    """Parameter names as load_weights reports them: it names expert weights by the layer, not by the module inside it."""
-    return {name.replace(".routed_experts.", ".") for name in names}
+def unloaded_modules(model: nn.Module) -> list[str]:
+    """Modules with parameters of which load_weights has set none since begin_weight_reload."""
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    # load_numel_total is None once a module is complete; modules without parameters hold buffers only.
+    states = ((name, get_layerwise_info(module)) for name, module in model.named_modules() if module._parameters)
+    return [name for name, state in states if state.load_numel_total and not state.load_numel]
 
 
 def end_weight_reload(model: nn.Module, model_config: Any) -> None:

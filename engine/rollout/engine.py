@@ -21,6 +21,7 @@ from engine import compat
 from engine.rollout.transport import EngineDead, EngineStats, GenerateRequest, GenerateResult
 
 PING_SECONDS = 10.0
+SHUTDOWN_SECONDS = 3.0
 
 
 @dataclass
@@ -82,7 +83,7 @@ class VllmEngine:
 
     async def start(self, spec: EngineSpec) -> dict[str, Any]:
         """Start vLLM and wait until it samples. Returns facts: vllm (release), import_s, start_s, max_model_len,
-        eos_token_ids, routed_layers (global layer ids of the axis L of routed_experts)."""
+        eos_token_ids, routed_layers (global layer ids of the axis L of routed_experts), worker_pids."""
         self.spec = spec
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)  # of this thread, which the core process inherits
@@ -108,6 +109,7 @@ class VllmEngine:
             "max_model_len": self._max_len,
             "eos_token_ids": self._stop_ids,
             "routed_layers": self._layers,
+            "worker_pids": await self._rpc("process_id"),
         }
 
     # Sampling
@@ -309,7 +311,7 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         self._death = self._death or "it was shut down"
         self._watch.cancel()
-        await asyncio.to_thread(llm.shutdown, 0)
+        await asyncio.to_thread(llm.shutdown, SHUTDOWN_SECONDS)
 
     async def _rpc(self, method: str) -> list[Any]:
         """One answer per worker."""

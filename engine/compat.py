@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.rollout.transport import EngineDead
+
 
 @dataclass
 class MoeLayer:
@@ -154,6 +156,22 @@ def vllm_environment(device: str, tensor_parallel_size: int, cores: list[int] | 
 def token_prompt(token_ids: list[int]) -> dict[str, Any]:
     """A prompt that vLLM takes as already rendered; a plain TokensPrompt would go through its thread pool."""
     return {"type": "token", "prompt_token_ids": token_ids}
+
+
+@contextmanager
+def plain_vllm_errors() -> Iterator[None]:
+    """Raise ValueError, EngineDead and RuntimeError for vLLM's own types: those would make any receiver import vLLM."""
+    from vllm.exceptions import VLLMValidationError  # a ValueError in 0.26, no longer in 0.30
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    try:
+        yield
+    except (ValueError, VLLMValidationError) as error:
+        raise ValueError(str(error)) from None
+    except EngineDeadError:
+        raise EngineDead("its vLLM core has ended; the log of the engine's process says why") from None
+    except EngineGenerateError as error:
+        raise RuntimeError(f"vLLM failed a request: {error.__cause__!r}") from None
 
 
 class _OutputBarrier:

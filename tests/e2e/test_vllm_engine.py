@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM,
 
 from engine.placement import free_port
 from engine.rollout.engine import EngineSpec, VllmEngine
-from engine.rollout.transport import EngineDead, GenerateRequest, Sampling
+from engine.rollout.transport import EngineDead, GenerateRequest, GenerateResult, Sampling
 from engine.sync.transfer import Link, WeightManifest, WeightSender
 from engine.train.weights import gathered_weights, weight_shapes
 
@@ -69,9 +69,14 @@ class Rig:
         engine = VllmEngine()
         facts = await engine.start(
             EngineSpec(
-                str(folder), dtype="float32", max_model_len=128, kv_cache_gb=0.25, enforce_eager=True, return_routed_experts=moe,
+                str(folder),
+                dtype="float32",
+                max_model_len=128,
+                kv_cache_gb=0.25,
+                enforce_eager=True,
+                return_routed_experts=moe,
                 enable_prefix_caching=not moe,
-            )  # fmt: skip
+            )
         )
         shapes = weight_shapes(model)
         manifest = WeightManifest([n for n, _ in shapes], ["float32"] * len(shapes), [s for _, s in shapes], 1 << 16)
@@ -214,6 +219,9 @@ async def test_statistics_count_what_happened(moe):
 async def test_misuse_is_refused_with_what_to_do(moe, dense):
     with pytest.raises(ValueError, match="does not fit"):
         await moe.generate([2] * 128)
+    with pytest.raises(ValueError, match="temperature") as refused:
+        await moe.generate([2], temperature=5.0)
+    assert type(refused.value) is ValueError
     with pytest.raises(ValueError, match="tokenizer"):
         await moe.generate([2], stop=("ab",))
     with pytest.raises(RuntimeError, match="call pause first"):
@@ -232,10 +240,11 @@ async def test_stop_strings_end_a_turn_where_a_tokenizer_is(dense):
 
 async def test_a_dead_core_fails_requests_and_calls_at_once(dense):
     before = (await dense.engine.stats()).tokens
-    tasks = [dense.generate([2, 3], max_tokens=120, temperature=5.0) for _ in range(4)]
-    await dense.until_tokens(before + 4)
+    tasks = [dense.generate([2, 3], max_tokens=120, temperature=2.0) for _ in range(32)]
+    await dense.until_tokens(before + 32)
     os.kill(dense.facts["worker_pids"][0], signal.SIGKILL)
-    failures = await asyncio.gather(*tasks, return_exceptions=True)
-    assert failures and all(isinstance(f, EngineDead) for f in failures)
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(e, EngineDead) for e in ends) > 0
+    assert all(isinstance(e, EngineDead | GenerateResult) for e in ends)
     with pytest.raises(EngineDead, match="engine 0"):
         await dense.engine.pause()

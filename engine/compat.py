@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from engine.rollout.transport import EngineDead
 
 
 @dataclass
@@ -156,6 +158,22 @@ def token_prompt(token_ids: list[int]) -> dict[str, Any]:
     return {"type": "token", "prompt_token_ids": token_ids}
 
 
+@contextmanager
+def plain_vllm_errors() -> Iterator[None]:
+    """Raise ValueError, EngineDead and RuntimeError for vLLM's own types: those would make any receiver import vLLM."""
+    from vllm.exceptions import VLLMValidationError  # a ValueError in 0.26, no longer in 0.30
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    try:
+        yield
+    except (ValueError, VLLMValidationError) as error:
+        raise ValueError(str(error)) from None
+    except EngineDeadError:
+        raise EngineDead("its vLLM core has ended; the log of the engine's process says why") from None
+    except EngineGenerateError as error:
+        raise RuntimeError(f"vLLM failed a request: {error.__cause__!r}") from None
+
+
 class _OutputBarrier:
     """Stands in vLLM's output queue; the output handler reads `scheduler_stats` when everything before is processed."""
 
@@ -226,14 +244,18 @@ def begin_weight_reload(model: nn.Module) -> None:
             method = getattr(module, "quant_method", None)
             if getattr(method, "moe_kernel", None) is not None:
                 method.moe_kernel = None
-    # It warns of every module without weights, rotary embeddings among them; what was loaded is checked by the caller.
+    # It warns of every module that nothing was loaded into, rotary embeddings among them: see unloaded_modules.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
     initialize_layerwise_reload(model)
 
 
-def loaded_names(names: Iterable[str]) -> set[str]:
-    """Parameter names as load_weights reports them: it names expert weights by the layer, not by the module inside it."""
-    return {name.replace(".routed_experts.", ".") for name in names}
+def unloaded_modules(model: nn.Module) -> list[str]:
+    """Modules with parameters of which load_weights has set none since begin_weight_reload."""
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    # load_numel_total is None once a module is complete; modules without parameters hold buffers only.
+    states = ((name, get_layerwise_info(module)) for name, module in model.named_modules() if module._parameters)
+    return [name for name, state in states if state.load_numel_total and not state.load_numel]
 
 
 def end_weight_reload(model: nn.Module, model_config: Any) -> None:

@@ -21,6 +21,7 @@ from engine import compat
 from engine.rollout.transport import EngineDead, EngineStats, GenerateRequest, GenerateResult
 
 PING_SECONDS = 10.0
+SHUTDOWN_SECONDS = 3.0
 
 
 @dataclass
@@ -82,7 +83,7 @@ class VllmEngine:
 
     async def start(self, spec: EngineSpec) -> dict[str, Any]:
         """Start vLLM and wait until it samples. Returns facts: vllm (release), import_s, start_s, max_model_len,
-        eos_token_ids, routed_layers (global layer ids of the axis L of routed_experts)."""
+        eos_token_ids, routed_layers (global layer ids of the axis L of routed_experts), worker_pids."""
         self.spec = spec
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)  # of this thread, which the core process inherits
@@ -108,6 +109,7 @@ class VllmEngine:
             "max_model_len": self._max_len,
             "eos_token_ids": self._stop_ids,
             "routed_layers": self._layers,
+            "worker_pids": await self._rpc("process_id"),
         }
 
     # Sampling
@@ -121,7 +123,8 @@ class VllmEngine:
         self._check_alive()
         if request.request_id in self._flights:
             raise ValueError(f"request {request.request_id} is already in flight")
-        params = self._sampling_params(request)
+        with compat.plain_vllm_errors():
+            params = self._sampling_params(request)
         flight = self._flights[request.request_id] = _Flight(self.version)
         self._busy.run(not self._paused)
         try:
@@ -133,17 +136,13 @@ class VllmEngine:
         return self._result(request, final, flight)
 
     async def _final_output(self, token_ids: list[int], params: Any, request_id: str) -> Any:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
         final = None
         try:
-            async for output in self._llm.generate(compat.token_prompt(token_ids), params, request_id):
-                final = output
-        except EngineDeadError:
-            raise EngineDead(self._say_dead("its vLLM core process has ended; the actor's log says why")) from None
-        except ValueError as error:
-            # vLLM's own exception types would make whoever receives them import vLLM.
-            raise ValueError(str(error)) from None
+            with compat.plain_vllm_errors():
+                async for output in self._llm.generate(compat.token_prompt(token_ids), params, request_id):
+                    final = output
+        except EngineDead as death:
+            raise EngineDead(self._say_dead(str(death))) from None
         if final is None:
             raise EngineDead(self._say_dead("vLLM ended a request without output"))
         return final
@@ -309,7 +308,7 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         self._death = self._death or "it was shut down"
         self._watch.cancel()
-        await asyncio.to_thread(llm.shutdown, 0)
+        await asyncio.to_thread(llm.shutdown, SHUTDOWN_SECONDS)
 
     async def _rpc(self, method: str) -> list[Any]:
         """One answer per worker."""
@@ -321,10 +320,14 @@ class VllmEngine:
         task = asyncio.ensure_future(call)
         ends = {task, self._llm.output_handler}
         await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        task.cancel()
-        raise EngineDead(self._say_dead(f"its core did not answer to '{what}'"))
+        try:
+            if not task.done():
+                task.cancel()
+                raise EngineDead(f"its core did not answer to '{what}'")
+            with compat.plain_vllm_errors():
+                return task.result()
+        except EngineDead as death:
+            raise EngineDead(self._say_dead(str(death))) from None
 
     async def _watch_core(self) -> None:
         """End the engine when it has work and its core answers nothing for hang_timeout_s."""

@@ -115,10 +115,12 @@ class WeightSender:
             for slot in bucket.slots:
                 name, tensor = next(tensors, (None, None))
                 if name != slot.name or tuple(tensor.shape) != slot.shape:
-                    got = name and f"{name} {tuple(tensor.shape)}"
+                    got = "nothing" if name is None else f"{name} {tuple(tensor.shape)}"
                     raise TransferError(f"the manifest expects {slot.name} {slot.shape}, the trainer sent {got}")
                 slot.view(flat).copy_(tensor)
             self.link.broadcast(flat)
+        if next(tensors, None) is not None:
+            raise TransferError("the trainer sent more than the manifest lists")
         return self.manifest.total_bytes
 
 

@@ -6,6 +6,7 @@ is when the backend "molt" has to be registered.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,21 +51,19 @@ class BucketTransfer(WeightTransferEngine):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._link: Link | None = None
-        self._missing: set[str] = set()
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
         rank = init_info.rank + self.parallel_config.rank
         self._link = Link(init_info.host, init_info.port, rank, init_info.world, str(self.device))
 
     def start_weight_update(self) -> None:
-        self._missing = compat.loaded_names(name for name, _ in self.model.named_parameters())
         compat.begin_weight_reload(self.model)
 
     def receive_weights(self, update_info: ManifestInfo) -> None:
         if self._link is None:
             raise TransferError("the engine is in no transfer group: call init_transfer first")
         for named in receive(self._link, update_info.manifest()):
-            self._missing -= compat.loaded_names(self.model.load_weights(named) or ())
+            self.model.load_weights(named)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # Overrides the base, which synchronises through torch.accelerator: a CPU build has none.
@@ -73,9 +72,8 @@ class BucketTransfer(WeightTransferEngine):
             torch.cuda.synchronize(self.device)
 
     def finish_weight_update(self) -> None:
-        if self._missing:
-            some = ", ".join(sorted(self._missing)[:3])
-            raise TransferError(f"the manifest left {len(self._missing)} parameters of the sampler unset: {some}")
+        if missing := compat.unloaded_modules(self.model):
+            raise TransferError(f"the manifest has no weights for {len(missing)} modules of the sampler: {missing[:3]}")
         compat.end_weight_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
@@ -101,6 +99,10 @@ class WorkerExtension:
             count, total = count + values.numel(), total + values.sum().item()
             squares += values.square().sum().item()
         return count, total, squares
+
+    def process_id(self) -> int:
+        """Of the process that holds the model; with one worker on CPU that is vLLM's core."""
+        return os.getpid()
 
     def moe_layer_ids(self) -> list[int]:
         """Global layer ids whose expert choice is captured."""

@@ -82,7 +82,6 @@ class Controller:
         with self.timer.phase("prepare"):
             batch = await asyncio.to_thread(prepare, taken, self.live.max_staleness, self.config)
             batch.order.live = self.live.for_trainer()
-            batch.order.temperature = self.live.temperature
         reports = await self._train(batch)
         sync = await self._publish() if reports[0].stepped else self._keep_version()
         gap = await self._probe() if sync else {}

@@ -73,7 +73,8 @@ class Attempt:
         rendezvous = await cluster.trainers[0].free_address()
         trainers = [t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, rendezvous, cluster))]
         engines = [e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model, cluster))]
-        infos, _ = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
+        infos, facts = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
+        check_layers(infos[0]["moe_layers"], facts[0]["routed_layers"])
         await cluster.router.start(cluster.engines, (EngineDead, ray.exceptions.RayActorError))
         spec = runner_spec(config, model, self.run, infos[0]["vocab_size"])
         await asyncio.gather(*[r.start(spec, cluster.router, ray.put) for r in cluster.runners])
@@ -125,6 +126,12 @@ class Attempt:
     def _phase(self, phase: str, detail: str) -> None:
         self.events.emit(PhaseEvent, phase=phase, detail=detail)
         self.progress.update(phase=phase, detail=detail, max_steps=self.config.train.max_steps)
+
+
+def check_layers(trained: list[int], sampled: list[int]) -> None:
+    """Routing travels without layer names, so both sides must mean the same global layers. Raises RuntimeError."""
+    if trained and trained != sampled:
+        raise RuntimeError(f"the trainer routes in layers {trained}, the sampler reports layers {sampled}")
 
 
 async def _run(attempt: Attempt) -> int:

@@ -24,7 +24,8 @@ class Segment:
     loss_mask       bool (T,)          True where the policy sampled the token
     logprobs        float32 (T,)       behaviour log-prob of each sampled token, after temperature; 0 elsewhere
     versions        int32 (T,)         policy version that sampled the token; -1 elsewhere
-    routed_experts  int16 (T, L, k)    sampler's expert ids at each position, -1 where it reported none; None for dense models
+    temperatures    float32 (T,)       temperature that sampled the token, 1 elsewhere; None: 1 everywhere
+    routed_experts  int16 (T, L, k)    sampler's expert ids in MoE layer order, -1 where it reported none; None for dense models
     multimodal      dict               reserved for image features and their token spans
     """
 
@@ -33,6 +34,7 @@ class Segment:
     logprobs: np.ndarray
     versions: np.ndarray
     routed_experts: np.ndarray | None = None
+    temperatures: np.ndarray | None = None
     multimodal: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -112,6 +114,9 @@ def check_segment(segment: Segment, *, vocab_size: int | None = None, newest_ver
         raise InvariantError(f"a token claims version {versions[mask].max()}, the newest is {newest_version}")
     if mask.any() and (np.diff(versions[mask]) < 0).any():
         raise InvariantError("versions go backwards inside a segment")
+    temperatures = segment.temperatures
+    if temperatures is not None and (temperatures.shape != (length,) or (temperatures < 0).any()):
+        raise InvariantError("temperatures must be one number of at least 0 per token")
     routing = segment.routed_experts
     if routing is not None and (routing.ndim != 3 or routing.shape[0] != length):
         raise InvariantError(f"routed_experts has shape {routing.shape}, expected ({length}, layers, top_k)")

@@ -54,7 +54,7 @@ class Episode:
         )
         if result.finish_reason == "abort":
             raise RuntimeError("the generation was aborted")
-        segment.append_sampled(result)
+        segment.append_sampled(result, sampling.temperature)
         return result
 
 

@@ -73,20 +73,21 @@ class SegmentBuilder:
         self._mask = [False] * len(prompt_ids)
         self._logprobs = [0.0] * len(prompt_ids)
         self._versions = [-1] * len(prompt_ids)
+        self._temperatures = [1.0] * len(prompt_ids)
         self._routing: list[tuple[int, np.ndarray]] = []
         self.routed_until = 0
 
     def append_feedback(self, ids: list[int]) -> None:
         """Append tokens the policy did not sample."""
-        self._append(ids, False, [0.0] * len(ids), [-1] * len(ids))
+        self._append(ids, False, [0.0] * len(ids), [-1] * len(ids), 1.0)
 
-    def append_sampled(self, result: GenerateResult) -> None:
+    def append_sampled(self, result: GenerateResult, temperature: float) -> None:
         """Append one turn. Raises InvariantError when its arrays disagree or its routing rows do not fit the positions."""
         count = len(result.token_ids)
         if len(result.logprobs) != count or len(result.versions) != count:
             raise InvariantError(f"the sampler returned {count} tokens, {len(result.logprobs)} log-probs and "
                                  f"{len(result.versions)} versions")  # fmt: skip
-        self._append(result.token_ids, True, result.logprobs, result.versions)
+        self._append(result.token_ids, True, result.logprobs, result.versions, temperature)
         rows = result.routed_experts
         if rows is None:
             return
@@ -97,11 +98,12 @@ class SegmentBuilder:
         # The last sampled token has not been fed yet: its row, if any, comes with the next turn.
         self.routed_until = len(self.token_ids) - 1
 
-    def _append(self, ids: list[int], sampled: bool, logprobs: list[float], versions: list[int]) -> None:
+    def _append(self, ids: list[int], sampled: bool, logprobs: list[float], versions: list[int], temperature: float) -> None:
         self.token_ids += ids
         self._mask += [sampled] * len(ids)
         self._logprobs += logprobs
         self._versions += versions
+        self._temperatures += [temperature] * len(ids)
 
     def build(self) -> Segment:
         return Segment(
@@ -110,6 +112,7 @@ class SegmentBuilder:
             logprobs=np.array(self._logprobs, dtype=np.float32),
             versions=np.array(self._versions, dtype=np.int32),
             routed_experts=self._build_routing(),
+            temperatures=np.array(self._temperatures, dtype=np.float32),
         )
 
     def _build_routing(self) -> np.ndarray | None:

@@ -129,7 +129,6 @@ class Trainer:
             return None, None
         shape = RoutingShape(
             [layer.layer_id for layer in layers],
-            causal_lm.config.num_hidden_layers,
             layers[0].router.top_k,
             layers[0].router.num_experts,
         )
@@ -149,9 +148,9 @@ class Trainer:
         lr = self._learning_rate()
         set_learning_rate(self.optimizer, lr)
         with state.timed("forward_backward"):
-            old = self._old_logprobs([steps[i] for i in active], order.temperature)
+            old = self._old_logprobs([steps[i] for i in active])
         for k, i in enumerate(active):
-            settings = PassSettings(self._policy_settings(), order.temperature, order.optimizer_steps[i].tokens, self.spec.world)
+            settings = PassSettings(self._policy_settings(), order.optimizer_steps[i].tokens, self.spec.world)
             self._optimizer_step(steps[i], old[k], settings, order, state)
         self.step += 1
         metrics = finish_metrics(reduce_sums(state.sums, self.device)) | {"optim/skipped": float(not active)}
@@ -175,11 +174,11 @@ class Trainer:
         if counted.tolist() != ordered:
             raise InvariantError(f"the order counts {ordered} tokens to train, the records have {counted.tolist()}")
 
-    def _old_logprobs(self, steps: list[list[MicroBatch]], temperature: float) -> list[list[torch.Tensor | None]]:
+    def _old_logprobs(self, steps: list[list[MicroBatch]]) -> list[list[torch.Tensor | None]]:
         """The policy before the batch; None where the training pass itself computes it: with a single optimizer step."""
         if len(steps) <= 1:
             return [[None] * len(step) for step in steps]
-        return [[replayed_logprobs(self.policy, batch, temperature, self.routing) for batch in step] for step in steps]
+        return [[replayed_logprobs(self.policy, batch, self.routing) for batch in step] for step in steps]
 
     def _optimizer_step(
         self,
@@ -224,7 +223,7 @@ class Trainer:
         scores: dict[int, np.ndarray] = {}
         for rows in form_micro_batches(range(len(sequences)), [len(s) for s in sequences], self.config.train.max_tokens_per_gpu):
             ids_BT, wanted_BT = pad_sequences([sequences[r] for r in rows], self.device)
-            logprobs_BT = logprob_pass(self.policy, ids_BT, wanted_BT, temperature=1.0).cpu().numpy()
+            logprobs_BT = logprob_pass(self.policy, ids_BT, wanted_BT).cpu().numpy()
             scores |= {r: logprobs_BT[i, 1 : len(sequences[r])] for i, r in enumerate(rows)}
         return [scores[r] for r in range(len(sequences))]
 

@@ -18,10 +18,9 @@ Get = Callable[[list[Any]], list[list[Rollout]]]
 
 @dataclass(frozen=True)
 class RoutingShape:
-    """What routing rows must look like: ids of `layer_ids` are read from rows of `num_layers` layers and `top_k` experts."""
+    """What routing rows must look like: `top_k` experts for each MoE layer, in the order of their global layer ids."""
 
     layer_ids: list[int]
-    num_layers: int
     top_k: int
     num_experts: int
 
@@ -31,6 +30,7 @@ class MicroBatch:
     """B right-padded segments of at most T tokens, aligned to tokens: entry t belongs to token t.
 
     mask_BT       tokens to train: sampled and not over age
+    temperatures_BT  temperature that sampled each of them
     staleness     int64 (trained tokens,): trainer version minus sampling version
     masked_tokens sampled tokens that are over age
     routing       ids at the inputs of the forward pass, columns 0 .. T-2; None for dense models
@@ -42,6 +42,7 @@ class MicroBatch:
     mask_BT: torch.Tensor
     rollout_logprobs_BT: torch.Tensor
     advantages_BT: torch.Tensor
+    temperatures_BT: torch.Tensor
     staleness: np.ndarray
     masked_tokens: int
     routing: RoutingTargets | None
@@ -77,6 +78,7 @@ def collate(
     mask = np.zeros((rows, width), bool)
     logprobs = np.zeros((rows, width), np.float32)
     advantages = np.zeros((rows, width), np.float32)
+    temperatures = np.ones((rows, width), np.float32)
     staleness, masked_tokens = [np.zeros(0, np.int64)], 0
     for row, (index, length) in enumerate(zip(samples, lengths, strict=True)):
         segment = segments[index]
@@ -86,10 +88,14 @@ def collate(
         mask[row, :length] = trained
         logprobs[row, :length] = segment.logprobs
         advantages[row, :length][segment.loss_mask] = order.samples[index].advantage
+        if segment.temperatures is not None:
+            temperatures[row, :length] = segment.temperatures
         staleness.append(age[trained])
         masked_tokens += segment.sampled - int(trained.sum())
     targets = routing_targets([segments[s] for s in samples], rows, width, routing, device) if routing else None
-    on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, logprobs, advantages)]
+    on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, logprobs, advantages, temperatures)]
+    if (temperatures[mask] <= 0).any():
+        raise InvariantError("a token that was sampled greedily cannot be trained: it has no distribution")
     return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets)
 
 
@@ -105,15 +111,16 @@ def routing_targets(segments: list[Segment], rows: int, width: int, shape: Routi
         counted[row, :inputs] = True
         if segment.routed_experts is not None:
             check_routing(segment.routed_experts, shape)
-            ids[row, :inputs] = segment.routed_experts[:inputs, shape.layer_ids]
+            ids[row, :inputs] = segment.routed_experts[:inputs]
     flat = ids.reshape(-1, *ids.shape[2:])
     return RoutingTargets(torch.from_numpy(flat).to(device), torch.from_numpy(counted.reshape(-1)).to(device))
 
 
 def check_routing(routed: np.ndarray, shape: RoutingShape) -> None:
     """Raise InvariantError when the rows cannot be those of this model."""
-    if routed.shape[1:] != (shape.num_layers, shape.top_k):
-        raise InvariantError(f"routing rows are {routed.shape[1:]}, the model has ({shape.num_layers}, {shape.top_k})")
+    expected = (len(shape.layer_ids), shape.top_k)
+    if routed.shape[1:] != expected:
+        raise InvariantError(f"routing rows are {routed.shape[1:]}, the model has {expected}")
     if routed.size and routed.max() >= shape.num_experts:
         raise InvariantError(f"routing names expert {routed.max()}, the model has {shape.num_experts}")
 

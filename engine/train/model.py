@@ -56,19 +56,21 @@ class PolicyModel(nn.Module):
         self,
         input_ids_BT: torch.Tensor,
         wanted_BT: torch.Tensor,
-        temperature: float = 1.0,
+        temperatures_BT: torch.Tensor | None = None,
         entropy_gradient: bool = False,
     ) -> TokenOutputs:
         """Right-padded rows of at least 2 tokens: causal attention never sees padding on the right, so there is no mask.
 
         wanted_BT  bool, tokens whose log-prob is needed; the projection runs for these alone. Column 0 must be False
-        temperature  divides the logits before log_softmax
+        temperatures_BT  divide the logits of each token before log_softmax; None: 1
         """
         hidden_BTD = self.lm.base_model(input_ids=input_ids_BT[:, :-1], use_cache=False).last_hidden_state
         wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, wanted_N)
         targets_N = input_ids_BT[:, 1:].flatten()[wanted_N]
-        logprobs_N, entropy_N = self._project(hidden_ND, targets_N, temperature, entropy_gradient)
+        ones = torch.ones_like(input_ids_BT, dtype=torch.float32)
+        temperatures_N = (ones if temperatures_BT is None else temperatures_BT)[:, 1:].flatten()[wanted_N]
+        logprobs_N, entropy_N = self._project(hidden_ND, targets_N, temperatures_N, entropy_gradient)
         flat = torch.zeros(wanted_BT[:, 1:].numel(), dtype=torch.float32, device=input_ids_BT.device)
         rows, columns = wanted_BT[:, 1:].shape
         logprobs_BT, entropy_BT = (
@@ -78,24 +80,25 @@ class PolicyModel(nn.Module):
         return TokenOutputs(logprobs_BT, entropy_BT)
 
     def _project(
-        self, hidden_ND: torch.Tensor, targets_N: torch.Tensor, temperature: float, entropy_gradient: bool
+        self, hidden_ND: torch.Tensor, targets_N: torch.Tensor, temperatures_N: torch.Tensor, entropy_gradient: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         head = self.lm.get_output_embeddings()
         # split() of no rows still yields one chunk, so an empty micro-batch keeps its graph and its FSDP passes.
-        chunks = zip(hidden_ND.split(self.chunk_tokens), targets_N.split(self.chunk_tokens), strict=True)
+        size = self.chunk_tokens
+        chunks = zip(hidden_ND.split(size), targets_N.split(size), temperatures_N.split(size), strict=True)
         parts = [
-            checkpoint(chunk_logprobs, head, h, t, temperature, entropy_gradient, use_reentrant=False, preserve_rng_state=False)
-            for h, t in chunks
+            checkpoint(chunk_logprobs, head, h, t, tau, entropy_gradient, use_reentrant=False, preserve_rng_state=False)
+            for h, t, tau in chunks
         ]
         logprobs, entropy = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropy)
 
 
 def chunk_logprobs(
-    head: nn.Module, hidden_ND: torch.Tensor, targets_N: torch.Tensor, temperature: float, entropy_gradient: bool
+    head: nn.Module, hidden_ND: torch.Tensor, targets_N: torch.Tensor, temperatures_N: torch.Tensor, entropy_gradient: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each target and entropy of each row, float32 (N,), from hidden states (N, D)."""
-    all_logprobs_NV = (head(hidden_ND).float() / temperature).log_softmax(-1)
+    all_logprobs_NV = (head(hidden_ND).float() / temperatures_N[:, None]).log_softmax(-1)
     logprobs_N = all_logprobs_NV.gather(1, targets_N[:, None]).squeeze(1)
     # Last, so that the recomputation in backward stops before an entropy that needs no gradient.
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):

@@ -23,7 +23,6 @@ class PassSettings:
     """What every training pass of one batch has in common. `tokens`: trained tokens of the optimizer step, all ranks."""
 
     policy: PolicySettings
-    temperature: float
     tokens: int
     world: int
 
@@ -43,7 +42,7 @@ def train_pass(
     """
     if routing is not None:
         routing.begin(batch.routing)
-    output = policy(batch.input_ids_BT, batch.mask_BT, settings.temperature, entropy_gradient=bool(settings.policy.entropy_coef))
+    output = policy(batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, entropy_gradient=bool(settings.policy.entropy_coef))
     loss, sums = policy_objective(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
         output.entropy_BT, settings.policy, Denominators(settings.tokens),
@@ -60,21 +59,23 @@ def train_pass(
 
 
 @torch.no_grad()
-def logprob_pass(policy: PolicyModel, input_ids_BT: torch.Tensor, wanted_BT: torch.Tensor, temperature: float) -> torch.Tensor:
+def logprob_pass(
+    policy: PolicyModel, input_ids_BT: torch.Tensor, wanted_BT: torch.Tensor, temperatures_BT: torch.Tensor | None = None
+) -> torch.Tensor:
     """Log-probs (B, T) of the wanted tokens under the present weights."""
-    logprobs_BT = policy(input_ids_BT, wanted_BT, temperature).logprobs_BT
+    logprobs_BT = policy(input_ids_BT, wanted_BT, temperatures_BT).logprobs_BT
     # A forward without backward leaves the root gathered; the next one would then compute with old weights.
     policy.reshard()
     return logprobs_BT
 
 
-def replayed_logprobs(policy: PolicyModel, batch: MicroBatch, temperature: float, routing: RoutingReplay | None) -> torch.Tensor:
+def replayed_logprobs(policy: PolicyModel, batch: MicroBatch, routing: RoutingReplay | None) -> torch.Tensor:
     """Log-probs (B, T) of the tokens to train before the batch, with the replay of the training pass but not measured."""
     if routing is None:
-        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, temperature)
+        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT)
     routing.begin(batch.routing)
     try:
-        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, temperature)
+        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT)
     finally:
         routing.cancel()
 

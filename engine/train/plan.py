@@ -63,7 +63,6 @@ class TrainOrder:
     max_staleness: int
     samples: list[SampleRef]
     optimizer_steps: list[OptimizerStep]
-    temperature: float = 1.0
     live: dict[str, Any] = field(default_factory=dict)
 
 

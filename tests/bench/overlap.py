@@ -20,7 +20,8 @@ from tests.bench.figures import report
 PAIRS, LEFT_OUT, MEASURED = 3, 3, 3
 FLAGS = [
     "--placement.pin_cores", "--tiny.warmup_steps", "0", "--tiny.hidden_size", "128", "--tiny.num_layers", "4",
-    "--rollout.batch_size", "16", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "192", "--data.max_len", "256",
+    "--rollout.batch_size", "20", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "192",
+    "--data.max_len", "256",
     "--train.max_staleness", "0", "--train.max_steps", str(PAIRS * 2 * (LEFT_OUT + MEASURED) + 10), "--train.probe_every", "1000",
     "--eval.steps", "-1", "--eval.eval_at_start", "false", "--eval.eval_at_end", "false", "--trace.rollouts_per_step", "0",
     "--actor.adam.lr", "0", "--train.max_tokens_per_gpu", "4096",
@@ -59,7 +60,10 @@ def measure(process: subprocess.Popen, root: Path) -> None:
                 for event in reader.poll() if reader else ():
                     if event["kind"] == "metrics" and "time/step" in event["metrics"]:
                         times.append(event["metrics"])
-                        print({k: round(v, 2) for k, v in event["metrics"].items() if k.startswith("time/") and v > 0.01}, file=sys.stderr)
+                        print(
+                            {k: round(v, 2) for k, v in event["metrics"].items() if k.startswith("time/") and v > 0.01},
+                            file=sys.stderr,
+                        )
             medians[bound] = statistics.median(m["time/step"] for m in times[start : start + MEASURED])
         ratios.append(medians[0] / medians[2])
         synchronous.append(medians[0])

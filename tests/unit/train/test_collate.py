@@ -8,7 +8,7 @@ from engine.train.collate import RoutingShape, collate, pad_sequences, resolve_s
 from engine.train.plan import OptimizerStep, SampleRef, TrainOrder
 
 CPU = torch.device("cpu")
-SHAPE = RoutingShape([1], num_layers=2, top_k=2, num_experts=8)
+SHAPE = RoutingShape([1, 4], top_k=2, num_experts=8)
 
 
 def two_turns() -> Segment:
@@ -35,8 +35,9 @@ def test_tokens_stay_aligned_and_over_age_tokens_are_masked():
     np.testing.assert_allclose(batch.advantages_BT, [[0, 0, 0.1, 0, 0.2, 0.3]])
     assert batch.staleness.tolist() == [1, 0]
     assert batch.masked_tokens == 1
-    # Layer 1 of every input: all tokens but the last; the feedback token was not reported.
-    assert batch.routing.ids_NLk.tolist() == [[[2, 3]], [[6, 7]], [[2, 3]], [[-1, -1]], [[2, 3]]]
+    # Both MoE layers of every input: all tokens but the last; the feedback token was not reported.
+    first, second = [[0, 1], [2, 3]], [[4, 5], [6, 7]]
+    assert batch.routing.ids_NLk.tolist() == [first, second, first, [[-1, -1], [-1, -1]], first]
     assert batch.routing.counted_N.all()
 
 
@@ -83,12 +84,23 @@ def test_broken_records_are_refused():
     with pytest.raises(InvariantError, match="its order says"):
         resolve_segments(short, [0], lambda r: r, VOCAB)
     with pytest.raises(InvariantError, match="routing rows"):
-        collate([0], {0: records[0].segments[0]}, order(records), RoutingShape([0], 3, 2, 8), CPU)
+        collate([0], {0: records[0].segments[0]}, order(records), RoutingShape([0], 2, 8), CPU)
     with pytest.raises(InvariantError, match="names expert"):
-        collate([0], {0: records[0].segments[0]}, order(records), RoutingShape([0], 2, 2, 4), CPU)
+        collate([0], {0: records[0].segments[0]}, order(records), RoutingShape([0, 1], 2, 4), CPU)
 
 
 def test_sequences_to_score_want_all_but_the_first_token():
     ids_BT, wanted_BT = pad_sequences([[1, 2, 3], [4]], CPU)
     assert ids_BT.tolist() == [[1, 2, 3], [4, 0, 0]]
     assert wanted_BT.tolist() == [[False, True, True], [False, False, False]]
+
+
+def test_each_token_trains_at_the_temperature_that_sampled_it():
+    segment = two_turns()
+    segment.temperatures = np.array([1, 1, 0.5, 1, 2, 2], np.float32)
+    sample = SampleRef([Rollout("r", "p", [segment])], 0, 0, 6, 1.0)
+    ordered = TrainOrder(5, 9, [sample], [OptimizerStep([[[0]]], 3)])
+    assert collate([0], {0: segment}, ordered, SHAPE, CPU).temperatures_BT.tolist() == [[1, 1, 0.5, 1, 2, 2]]
+    segment.temperatures[4] = 0
+    with pytest.raises(InvariantError, match="greedily"):
+        collate([0], {0: segment}, ordered, SHAPE, CPU)

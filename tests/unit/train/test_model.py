@@ -4,7 +4,8 @@ from helpers import VOCAB, tiny_model
 
 from engine.train.model import ModelOptions, shard_policy
 
-TEMPERATURE = 0.7
+# One per token: entry t belongs to token t, whose logits stand at t - 1.
+TEMPERATURES_BT = torch.linspace(0.5, 2.0, 21).view(3, 7)
 
 
 def sharded(model, mesh, **options):
@@ -13,7 +14,7 @@ def sharded(model, mesh, **options):
 
 def naive(model, ids_BT, wanted_BT):
     """Full-vocabulary log-probs and entropies by the textbook, one row at a time without padding."""
-    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits.float() / TEMPERATURE
+    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits.float() / TEMPERATURES_BT.roll(-1, 1)[..., None]
     logp_BTV = torch.log_softmax(logits_BTV, -1)
     picked_BT = logp_BTV[:, :-1].gather(-1, ids_BT[:, 1:, None]).squeeze(-1)
     entropy_BT = -(logp_BTV.exp() * logp_BTV).sum(-1)[:, :-1]
@@ -38,7 +39,7 @@ def test_chunked_outputs_and_gradients_equal_the_full_vocabulary(mesh, chunk):
     (weights_BT * logprobs_BT + 0.3 * entropy_BT).sum().backward()
 
     policy = sharded(tiny_model(moe=False), mesh, chunk_tokens=chunk)
-    output = policy(ids_BT, wanted_BT, TEMPERATURE, entropy_gradient=True)
+    output = policy(ids_BT, wanted_BT, TEMPERATURES_BT, entropy_gradient=True)
     (weights_BT * output.logprobs_BT + 0.3 * output.entropy_BT).sum().backward()
 
     torch.testing.assert_close(output.logprobs_BT, logprobs_BT, atol=1e-6, rtol=1e-5)

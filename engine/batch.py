@@ -11,6 +11,7 @@ import torch
 
 from engine.algo.advantage import ESTIMATORS, AdvantageInputs
 from engine.config import Config
+from engine.rollout.filtering import FILTER_REASONS
 from engine.rollout.pool import Batch
 from engine.rollout.transport import FinishedGroup, RolloutSummary, SegmentSummary
 from engine.train.balance import plan_optimizer_steps
@@ -67,6 +68,23 @@ def select_rows(groups: list[FinishedGroup], oldest: int) -> tuple[list[Row], li
 def clipped_reward(reward: float, clip_range: tuple[float, float]) -> float:
     """The reward inside the range; NaN and infinities stay, they count as missing."""
     return min(max(reward, clip_range[0]), clip_range[1]) if math.isfinite(reward) else math.nan
+
+
+def shaped_reward(rollout: RolloutSummary, config: Config) -> float:
+    """The reward after the length penalties and the clip range.
+
+    over-long:      r - factor * clamp(longest segment - (max_len - buffer), 0, buffer) / buffer   (Yu et al., "DAPO", 2025)
+    stop properly:  truncated rollouts get coef * r, or coef itself where it is below 0
+    """
+    settings, reward = config.reward, rollout.reward
+    if settings.overlong_buffer_len is not None:
+        buffer = settings.overlong_buffer_len
+        excess = max(s.length for s in rollout.segments) - (config.data.max_len - buffer)
+        reward -= settings.overlong_penalty_factor * min(max(excess, 0), buffer) / buffer
+    coef = settings.stop_properly_penalty_coef
+    if coef is not None and rollout.truncated and math.isfinite(reward):
+        reward = coef if coef < 0 else coef * reward
+    return clipped_reward(reward, settings.clip_range)
 
 
 def compute_advantages(rows: list[Row], rewards: list[float], groups: list[int], config: Config) -> torch.Tensor:
@@ -128,7 +146,7 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
     """Build the order for one consumed batch; a few rollouts, evenly spread, are marked for inspection."""
     groups = taken.groups
     rows, rollouts, dropped = select_rows(groups, taken.version - max_staleness)
-    rewards = [clipped_reward(r.reward, config.reward.clip_range) for r in rollouts]
+    rewards = [shaped_reward(r, config) for r in rollouts]
     group_index = {g.group_id: i for i, g in enumerate(groups)}
     rollout_groups = [0] * len(rollouts)
     for row in rows:
@@ -141,12 +159,16 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
         lengths=[row.summary.length for row in rows],
         tokens=[row.trained for row in rows],
         rollouts=[row.rollout_index for row in rows],
+        prompts=[rollout_groups[row.rollout_index] for row in rows],
         rollouts_per_step=config.train.batch_size or max(len(rollouts), 1),
         ranks=config.trainer_ranks,
         budget=config.train.max_tokens_per_gpu,
     )
     order = TrainOrder(taken.version, max_staleness, samples, steps)
     metrics = taken.queue | reward_metrics(rewards, rollout_groups) | rollout_metrics(groups + taken.lost)
+    if config.algo.dynamic_filtering_enable:
+        refused = sum(bool(FILTER_REASONS & g.dropped.keys()) for g in taken.lost)
+        metrics["rollout/filter_pass_frac"] = len(groups) / (len(groups) + refused)
     metrics["staleness/dropped_rollouts"] = float(dropped)
     metrics["staleness/spanning_rollouts"] = float(spanning_rollouts(rollouts))
     return PreparedBatch(order, rows, [float(v.mean()) for v in values], metrics)

@@ -82,6 +82,7 @@ METRICS: tuple[Metric, ...] = (
     _m("rollout/truncated_frac", "rollout share", "rollouts cut by a length or turn limit", "lower"),
     _m("rollout/failed", "rollouts", "rollouts that failed for good since the last step", "lower"),
     _m("rollout/retried", "rollouts", "rollout attempts that failed and were started again", "lower"),
+    _m("rollout/filter_pass_frac", "group share", "groups that the dynamic filter let through since the last step", "higher"),
     _m("loss/policy", "loss", "policy objective that was minimised"),
     _m("loss/kl", "nats", "KL term of the objective"),
     _m("loss/entropy", "nats", "mean token entropy of the policy"),

@@ -80,6 +80,7 @@ def pool_settings(config: Config) -> PoolSettings:
         sampling=Sampling(rollout.temperature, rollout.top_p, rollout.max_new_tokens),
         max_failure_rate=rollout.max_failure_rate,
         max_retries=rollout.max_retries,
+        keep_scores=config.algo.dynamic_filtering_range if config.algo.dynamic_filtering_enable else None,
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from engine.algo.names import GROUP_ESTIMATORS, forbidden_correction
+from engine.algo.names import GROUP_ESTIMATORS, PRESETS, forbidden_correction, forbidden_loss
 from engine.cluster_rules import CLUSTER_RULES
 from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
 from engine.flags import Problem, suggest
@@ -123,10 +123,28 @@ def _exported(tree: ast.Module) -> set[str]:
 
 @rule
 def group_estimators_have_groups(config: Config) -> Iterator[Problem]:
-    estimator = config.algo.advantage.estimator
+    estimator, algo = config.algo.advantage.estimator, config.algo
     if estimator in GROUP_ESTIMATORS and config.rollout.n_samples_per_prompt < 2:
         yield Problem("rollout.n_samples_per_prompt", f"{estimator} compares the rollouts of one prompt; give at least 2, or "
                       "use --algo.advantage.estimator reinforce")  # fmt: skip
+    low, high = algo.dynamic_filtering_range
+    if algo.dynamic_filtering_enable and config.rollout.n_samples_per_prompt < 2:
+        yield Problem("algo.dynamic_filtering_enable", "compares the rollouts of one prompt; give "
+                      "--rollout.n_samples_per_prompt 2 or more, or leave it off")  # fmt: skip
+    if low >= high:
+        yield Problem("algo.dynamic_filtering_range", f"low must be below high, got {low} {high}")
+
+
+@rule
+def length_penalties_fit(config: Config) -> Iterator[Problem]:
+    reward, limit = config.reward, config.data.max_len
+    buffer, coef = reward.overlong_buffer_len, reward.stop_properly_penalty_coef
+    if buffer is not None and buffer > limit:
+        yield Problem("reward.overlong_buffer_len", f"{buffer} is more than a rollout may have (data.max_len {limit})")
+    if coef is not None and coef > 1:
+        yield Problem("reward.stop_properly_penalty_coef", f"above 1 truncated rollouts would be praised, got {coef}")
+    if buffer is not None and coef is not None:
+        yield Problem("reward.stop_properly_penalty_coef", "punishes the same rollouts as reward.overlong_buffer_len; use one")
 
 
 @rule
@@ -136,6 +154,10 @@ def correction_is_possible(config: Config) -> Iterator[Problem]:
     if len(band) not in (1, 2):
         yield Problem(flag, f"takes low and high, or a single upper bound, got {len(band)} values")
         return
+    preset = advantage.is_correction_preset
+    if preset and PRESETS[preset] != (advantage.is_correction_level, advantage.is_correction_mode):
+        yield Problem("algo.advantage.is_correction_preset", f"{preset} means level and mode {' '.join(PRESETS[preset])}; "
+                      "leave these two out, or the preset")  # fmt: skip
     pair = (band[0], band[1]) if len(band) == 2 else (-math.inf, band[0])
     reason = forbidden_correction(advantage.is_correction_level, advantage.is_correction_mode,
                                   advantage.is_correction_gating, pair)  # fmt: skip
@@ -230,17 +252,15 @@ def optimizer_is_sound(config: Config) -> Iterator[Problem]:
                       "--actor.lr_scheduler constant")  # fmt: skip
     if not all(0 <= beta < 1 for beta in actor.adam.betas):
         yield Problem("actor.adam.betas", f"both lie in [0, 1), got {actor.adam.betas}")
-    if actor.dual_clip is not None and actor.dual_clip <= 1:
-        yield Problem("actor.dual_clip", f"must be above 1, got {actor.dual_clip}")
+    problem = forbidden_loss(actor.loss_mode, actor.eps_clip_low_high, actor.dual_clip)
+    if problem:
+        yield Problem("actor.dual_clip" if problem.startswith("dual") else "actor.eps_clip_low_high", problem)
     if actor.entropy_coef is not None and actor.entropy_coef < 0:
         yield Problem("actor.entropy_coef", f"a negative bonus punishes exploration, got {actor.entropy_coef}")
 
 
 @rule
 def ranges_are_ordered(config: Config) -> Iterator[Problem]:
-    low, high = config.actor.eps_clip_low_high
-    if not (0 < low < 1 and high > 0):
-        yield Problem("actor.eps_clip_low_high", f"the range is 1 - low to 1 + high: 0 < low < 1 and high > 0, got {low} {high}")
     low, high = config.reward.clip_range
     if low >= high:
         yield Problem("reward.clip_range", f"low must be below high, got {low} {high}")

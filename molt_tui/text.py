@@ -31,6 +31,14 @@ def clean(text: object, *, lines: bool = False) -> str:
     return _UNSAFE.sub(_escape, value)
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def log_line(text: str) -> str:
+    """One line of a log for reading: colours dropped, of a progress bar only its last state, everything else cleaned."""
+    return clean(_COLOUR.sub("", text).rstrip("\r\n").rpartition("\r")[2])
+
+
 def shorten(text: object, width: int) -> str:
     """`clean(text)` in at most `width` characters, with an ellipsis where it was cut."""
     value = clean(text)

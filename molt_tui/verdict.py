@@ -7,7 +7,7 @@ order of urgency, so the first verdict is the headline.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ Level = Literal["good", "info", "warn", "bad"]
 NO_BEAT_WARN_S, NO_BEAT_BAD_S = 20.0, 60.0
 ALL_MASKED = 0.999
 IDLE_HIGH, IDLE_MARGIN = 0.25, 0.10
+SMOOTHED = ("time/trainer_idle_frac", "time/rollout_idle_frac", "reward/zero_std_group_frac")  # what `recent` should hold
 ACTIVE = frozenset({"queued", "starting", "running", "paused", "stopping"})
 
 
@@ -28,6 +29,7 @@ class Facts:
     beat_age_s  seconds on the reader's clock since the beat was last seen to change; None when never seen
     metrics     newest value of each reported metric; a missing key was not reported
     steps       step of each of those values
+    recent      the last few values of metrics that jump from step to step
     """
 
     state: str
@@ -37,6 +39,12 @@ class Facts:
     beat_age_s: float | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
+    recent: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def usual(self, key: str) -> float | None:
+        """The mean of the last few finite values, so that one odd step does not change the verdict."""
+        finite = [v for v in self.recent.get(key, ()) if math.isfinite(v)]
+        return sum(finite) / len(finite) if finite else self.number(key)
 
     def number(self, key: str) -> float | None:
         """The metric as a finite number; None when it is absent, not a number, NaN or infinite."""
@@ -139,7 +147,7 @@ def _no_update(facts: Facts) -> str | None:
 
 
 def _same_reward(facts: Facts) -> str | None:
-    share = facts.number("reward/zero_std_group_frac")
+    share = facts.usual("reward/zero_std_group_frac")
     if share is None or share < 0.95:
         return None
     return f"{percent(share)} of groups have equal rewards: almost no gradient"
@@ -152,11 +160,11 @@ def _replay_leaks(facts: Facts) -> str | None:
 
 def idle_fractions(facts: Facts) -> tuple[float | None, float | None]:
     """(trainer idle, engines idle) as shares of the step; the trainer's falls back to its waiting time."""
-    trainer = facts.number("time/trainer_idle_frac")
+    trainer = facts.usual("time/trainer_idle_frac")
     wait, step = facts.number("time/wait_batch"), facts.number("time/step")
     if trainer is None and wait is not None and step:
         trainer = min(1.0, wait / step)
-    return trainer, facts.number("time/rollout_idle_frac")
+    return trainer, facts.usual("time/rollout_idle_frac")
 
 
 def _queue_words(facts: Facts) -> str:
@@ -191,8 +199,8 @@ def _balanced(facts: Facts) -> str | None:
     trainer, engines = idle_fractions(facts)
     if trainer is None:
         return None
-    other = "" if engines is None else f", engines idle {percent(engines)}"
-    return f"balanced: trainer idle {percent(trainer)}{other}"
+    other = "" if engines is None else f", engines idle {100 * engines:.0f} %"
+    return f"balanced: trainer idle {100 * trainer:.0f} %{other}"
 
 
 def _first_step(facts: Facts) -> str | None:

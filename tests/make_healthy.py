@@ -1,5 +1,4 @@
-"""Writes a plausible finished run directory: `python tests/make_healthy.py FOLDER`. Source of the `healthy` scenario until
-a real run is recorded with molt_tui.scenarios.recorder."""
+"""Writes a plausible finished run directory with made-up numbers, for tests: `python tests/make_healthy.py FOLDER`."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Shapes: S segments, T positions, R rollouts. A rollout has one or more segments.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -89,9 +90,33 @@ def grpo(inputs: AdvantageInputs) -> torch.Tensor:
     One reward per rollout enters the statistics; std has n - 1; a group with one reward gets 0 (Shao et al.,
     "DeepSeekMath", 2024).
     """
-    centered_R, std_R = _group_statistics(inputs.rewards_R.double(), inputs.group_R)
-    advantages_R = centered_R / (std_R + _STD_EPSILON)
-    return inputs.mask_ST * advantages_R[inputs.rollout_S][:, None]
+    group = _group_statistics(inputs)
+    return _spread(inputs, group.centered_R / (group.std_R + _STD_EPSILON))
+
+
+@estimator("dr_grpo", uses_groups=True)
+def dr_grpo(inputs: AdvantageInputs) -> torch.Tensor:
+    """r - group mean, without division by the std (Liu et al., "Understanding R1-Zero-Like Training", 2025)."""
+    return _spread(inputs, _group_statistics(inputs).centered_R)
+
+
+@estimator("rloo", uses_groups=True)
+def rloo(inputs: AdvantageInputs) -> torch.Tensor:
+    """r - mean of the group's other rewards; a reward alone in its group stays as it is (Ahmadian et al., "Back to Basics",
+    2024)."""
+    group, rewards_R = _group_statistics(inputs), inputs.rewards_R.double()
+    # r - (sum - r) / (n - 1) = (r - mean) n / (n - 1)
+    others_R = group.centered_R * group.count_R / (group.count_R - 1).clamp_min(1)
+    alone_R = (group.count_R == 1) & rewards_R.isfinite()
+    return _spread(inputs, torch.where(alone_R, rewards_R, others_R))
+
+
+@estimator("reinforce_baseline", uses_groups=True)
+def reinforce_baseline(inputs: AdvantageInputs) -> torch.Tensor:
+    """r - group mean, whitened over the sampled tokens of the batch (Hu et al., "REINFORCE++", 2025)."""
+    advantages_ST = _spread(inputs, _group_statistics(inputs).centered_R)
+    present_S1 = inputs.rewards_R.isfinite()[inputs.rollout_S][:, None]
+    return advantages_ST if inputs.no_whiten else whiten(advantages_ST, inputs.mask_ST & present_S1)
 
 
 def whiten(values_ST: torch.Tensor, mask_ST: torch.Tensor) -> torch.Tensor:
@@ -117,9 +142,23 @@ def _last_token(mask_ST: torch.Tensor) -> torch.Tensor:
     return mask_ST & (remaining_ST == 1)
 
 
-def _group_statistics(rewards_R: torch.Tensor, group_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reward minus its group's mean (0 where missing), and the group's std with n - 1 (0 below two rewards)."""
-    groups, index_R = group_R.unique(return_inverse=True)
+def _spread(inputs: AdvantageInputs, advantages_R: torch.Tensor) -> torch.Tensor:
+    """One value per rollout to all sampled tokens of its segments."""
+    return inputs.mask_ST * advantages_R[inputs.rollout_S][:, None]
+
+
+class GroupStatistics(NamedTuple):
+    """Per rollout: reward minus its group's mean (0 where missing), the group's std with n - 1 (0 below two rewards), and
+    the number of its rewards."""
+
+    centered_R: torch.Tensor
+    std_R: torch.Tensor
+    count_R: torch.Tensor
+
+
+def _group_statistics(inputs: AdvantageInputs) -> GroupStatistics:
+    rewards_R = inputs.rewards_R.double()
+    groups, index_R = inputs.group_R.unique(return_inverse=True)
     present_R = rewards_R.isfinite()
     # Measured from the group's lowest reward, equal rewards centre to exactly 0, not to rounding noise over epsilon.
     lowest_G = rewards_R.new_full((len(groups),), torch.inf)
@@ -133,4 +172,4 @@ def _group_statistics(rewards_R: torch.Tensor, group_R: torch.Tensor) -> tuple[t
     mean_G = group_sum(height_R) / count_G.clamp_min(1)
     centered_R = torch.where(present_R, height_R - mean_G[index_R], 0)
     std_G = (group_sum(centered_R.square()) / (count_G - 1).clamp_min(1)).sqrt()
-    return centered_R, std_G[index_R]
+    return GroupStatistics(centered_R, std_G[index_R], count_G[index_R])

@@ -16,12 +16,14 @@ from engine.algo.correction import (
     finish_correction,
     importance_weights,
 )
+from engine.algo.names import forbidden_loss
 from engine.algo.sums import Sums, quotients
 
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """clip_low, clip_high: the ratio is clipped to [1 - low, 1 + high]; dual_clip: bound > 1 for negative advantages.
+    """clip_low, clip_high: ppo and gspo clip the ratio to [1 - low, 1 + high], cispo caps it at high; dual_clip: bound > 1
+    of ppo for negative advantages.
 
     entropy_coef None or 0: no bonus. Raises ValueError for an unknown name or a bound that makes no sense.
     """
@@ -38,20 +40,25 @@ class PolicySettings:
         for name, registry in ((self.loss_mode, POLICY_LOSSES), (self.aggregation, AGGREGATIONS)):
             if name not in registry:
                 raise ValueError(f"unknown '{name}': use one of {', '.join(registry)}")
-        if not (0 <= self.clip_low <= 1 and self.clip_high >= 0):
-            raise ValueError(f"clip range {self.clip_low} {self.clip_high}: give low in [0, 1] and high of at least 0")
-        if self.dual_clip is not None and not self.dual_clip > 1:
-            raise ValueError(f"dual_clip {self.dual_clip} must be above 1")
+        problem = forbidden_loss(self.loss_mode, (self.clip_low, self.clip_high), self.dual_clip)
+        if problem:
+            raise ValueError(problem)
 
 
 @dataclass(frozen=True)
 class Denominators:
     """Counts over the whole optimizer step: all micro-batches of all ranks.
 
-    tokens  trained tokens, those that the IS correction masks included
+    tokens           trained tokens, those that the IS correction masks included
+    rows             segments with trained tokens
+    prompts          prompts with trained tokens
+    prompt_tokens_S  trained tokens of the prompt that each row of this micro-batch belongs to
     """
 
     tokens: int
+    rows: int = 0
+    prompts: int = 0
+    prompt_tokens_S: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,67 @@ def ppo(
     return PolicyLoss(-gain_ST, clipped_ST=mask_ST & (clipped_ST < unclipped_ST))
 
 
+def cispo(
+    logprobs_ST: torch.Tensor,
+    old_logprobs_ST: torch.Tensor,
+    advantages_ST: torch.Tensor,
+    mask_ST: torch.Tensor,
+    settings: PolicySettings,
+) -> PolicyLoss:
+    """-sg[min(r, clip_high)] A log pi: the ratio is a capped weight and no token loses its gradient.
+
+    MiniMax, "MiniMax-M1", 2025; clip_high is the ceiling itself, at least 1.
+    """
+    ratio_ST = (logprobs_ST - old_logprobs_ST).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    loss_ST = -ratio_ST.clamp_max(settings.clip_high) * advantages_ST * logprobs_ST
+    return PolicyLoss(loss_ST, clipped_ST=mask_ST & (ratio_ST > settings.clip_high))
+
+
+def gspo(
+    logprobs_ST: torch.Tensor,
+    old_logprobs_ST: torch.Tensor,
+    advantages_ST: torch.Tensor,
+    mask_ST: torch.Tensor,
+    settings: PolicySettings,
+) -> PolicyLoss:
+    """-min(s A, clip(s) A) with s = exp(sg[mean over the segment of log r] + log pi - sg[log pi]).
+
+    The value of s is the segment's geometric mean ratio, its gradient that of each token (GSPO-token: Zheng et al., "Group
+    Sequence Policy Optimization", 2025).
+    """
+    log_ratio_ST = (logprobs_ST - old_logprobs_ST).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    mean_S1 = (mask_ST * log_ratio_ST).sum(1, keepdim=True) / mask_ST.sum(1, keepdim=True).clamp_min(1)
+    ratio_ST = (mean_S1 + logprobs_ST - logprobs_ST.detach()).exp()
+    unclipped_ST = ratio_ST * advantages_ST
+    clipped_ST = ratio_ST.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantages_ST
+    return PolicyLoss(-torch.minimum(unclipped_ST, clipped_ST), clipped_ST=mask_ST & (clipped_ST < unclipped_ST))
+
+
 def token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denominators: Denominators) -> torch.Tensor:
     """Every token of the optimizer step weighs the same."""
     return torch.where(mask_ST, loss_ST, 0).sum() / max(denominators.tokens, 1)
 
 
-POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo}
-AGGREGATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, Denominators], torch.Tensor]] = {"token-mean": token_mean}
+def seq_mean_token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denominators: Denominators) -> torch.Tensor:
+    """Every segment weighs the same, and in it every token."""
+    sums_S = torch.where(mask_ST, loss_ST, 0).sum(1)
+    return (sums_S / mask_ST.sum(1).clamp_min(1)).sum() / max(denominators.rows, 1)
+
+
+def prompt_mean_token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denominators: Denominators) -> torch.Tensor:
+    """Every prompt weighs the same, and in it every token of all its segments in the optimizer step."""
+    if denominators.prompt_tokens_S is None:
+        raise ValueError("prompt-mean-token-mean needs the trained tokens of every row's prompt")
+    sums_S = torch.where(mask_ST, loss_ST, 0).sum(1)
+    return (sums_S / denominators.prompt_tokens_S.clamp_min(1)).sum() / max(denominators.prompts, 1)
+
+
+POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo, "cispo": cispo, "gspo": gspo}
+AGGREGATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, Denominators], torch.Tensor]] = {
+    "token-mean": token_mean,
+    "seq-mean-token-mean": seq_mean_token_mean,
+    "prompt-mean-token-mean": prompt_mean_token_mean,
+}
 
 
 def policy_objective(

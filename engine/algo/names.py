@@ -5,15 +5,20 @@ The modules that compute hold the registries; a test keeps both sides equal.
 
 import math
 
-ESTIMATOR_NAMES = ("reinforce", "grpo")
+ESTIMATOR_NAMES = ("reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo")
 # Estimators whose baseline is a group statistic: they need several rollouts per prompt.
-GROUP_ESTIMATORS = ("grpo",)
-LOSS_MODES = ("ppo",)
-AGGREGATIONS = ("token-mean",)
+GROUP_ESTIMATORS = ("reinforce_baseline", "rloo", "grpo", "dr_grpo")
+LOSS_MODES = ("ppo", "cispo", "gspo")
+AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "prompt-mean-token-mean")
 
 LEVELS = ("off", "token", "seq", "geo")
 MODES = ("mask", "clip", "trunc")
 GATINGS = ("ratio", "binary_kl", "tv")
+# (level, mode) of a named correction; its band is is_correction_threshold, its gating the ratio.
+#   tis     w = min(ratio, high)                    Yao et al., "Your Efficient RL Framework ...", 2025
+#   icepop  w = ratio if low <= ratio <= high       Ling team, "Every Step Evolves", 2025
+#   mis     w = ratio if low <= product <= high     Liu et al., "When Speed Kills Stability", 2025
+PRESETS = {"tis": ("token", "trunc"), "icepop": ("token", "mask"), "mis": ("seq", "mask")}
 
 
 def forbidden_correction(level: str, mode: str, gating: str, threshold: tuple[float, float]) -> str | None:
@@ -25,6 +30,20 @@ def forbidden_correction(level: str, mode: str, gating: str, threshold: tuple[fl
     if problem or level == "off":
         return problem
     return _forbidden_threshold(gating, threshold)
+
+
+def forbidden_loss(loss_mode: str, clip: tuple[float, float], dual_clip: float | None) -> str | None:
+    """Why this clip range does not fit the policy loss, as one line that says what to change; None if it does."""
+    low, high = clip
+    if dual_clip is not None and loss_mode != "ppo":
+        return f"dual_clip is a bound of ppo alone: leave it empty with {loss_mode}"
+    if dual_clip is not None and not dual_clip > 1:
+        return f"dual_clip {dual_clip} must be above 1"
+    if loss_mode == "cispo":
+        return None if high >= 1 else f"cispo takes the ceiling of the ratio itself as the second value: at least 1, not {high}"
+    if not (0 <= low < 1 and high > 0):
+        return f"clip range {low} {high} means 1 - low to 1 + high: give low in [0, 1) and high above 0"
+    return None
 
 
 def _forbidden_combination(level: str, mode: str, gating: str) -> str | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from engine.errors import one_line
+from engine.rollout.filtering import filtered
 from engine.rollout.staleness import must_finish
 from engine.rollout.transport import FinishedGroup, GroupSpec, Prompt, Sampling
 
@@ -45,7 +46,8 @@ class PromptSource(Protocol):
 
 @dataclass
 class PoolSettings:
-    """max_staleness and sampling can change while the pool runs (see their setters)."""
+    """max_staleness and sampling can change while the pool runs (see their setters). keep_scores: the dynamic filter's
+    range, None without one."""
 
     groups_per_batch: int
     n_samples: int
@@ -53,6 +55,7 @@ class PoolSettings:
     sampling: Sampling = field(default_factory=Sampling)
     max_failure_rate: float = 0.5
     max_retries: int = 1
+    keep_scores: tuple[float, float] | None = None
 
 
 @dataclass
@@ -271,6 +274,8 @@ class RolloutPool:
         else:
             group.retried += self._dispatch_failures.pop(prompt_id, 0) * spec.n_samples
             self._failures.record(group)
+            if self.settings.keep_scores is not None:
+                group = filtered(group, spec.n_samples, self.settings.keep_scores)
             if group.rollouts:
                 heapq.heappush(self._finished, (sequence, group))
             else:

@@ -150,7 +150,7 @@ class Trainer:
         with state.timed("forward_backward"):
             old = self._old_logprobs([steps[i] for i in active])
         for k, i in enumerate(active):
-            settings = PassSettings(self._policy_settings(), order.optimizer_steps[i].tokens, self.spec.world)
+            settings = PassSettings(self._policy_settings(), order.optimizer_steps[i], self.spec.world)
             self._optimizer_step(steps[i], old[k], settings, order, state)
         self.step += 1
         metrics = finish_metrics(reduce_sums(state.sums, self.device)) | {"optim/skipped": float(not active)}

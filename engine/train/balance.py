@@ -12,6 +12,7 @@ def plan_optimizer_steps(
     lengths: Sequence[int],
     tokens: Sequence[int],
     rollouts: Sequence[int],
+    prompts: Sequence[int],
     *,
     rollouts_per_step: int,
     ranks: int,
@@ -22,6 +23,7 @@ def plan_optimizer_steps(
     lengths   tokens of each sample (segment), prompt included
     tokens    tokens of each sample that will be trained: sampled and not over age
     rollouts  rollout that each sample belongs to; steps take whole rollouts in order of appearance
+    prompts   prompt (group) that each sample belongs to
     budget    tokens of one micro-batch, padding included: rows x longest row
 
     Every rank gets the same number of micro-batches, the missing ones empty, because all ranks must run the same passes.
@@ -36,7 +38,18 @@ def plan_optimizer_steps(
         batches = [form_micro_batches(share, lengths, budget) for share in shares]
         count = max(len(b) for b in batches)
         padded = [b + [[] for _ in range(count - len(b))] for b in batches]
-        steps.append(OptimizerStep(micro_batches=padded, tokens=sum(tokens[s] for s in samples)))
+        per_prompt = dict.fromkeys((prompts[s] for s in samples), 0)
+        for sample in samples:
+            per_prompt[prompts[sample]] += tokens[sample]
+        steps.append(
+            OptimizerStep(
+                micro_batches=padded,
+                tokens=sum(per_prompt.values()),
+                rows=sum(tokens[s] > 0 for s in samples),
+                prompts=sum(count > 0 for count in per_prompt.values()),
+                prompt_tokens={s: per_prompt[prompts[s]] for s in samples},
+            )
+        )
     return steps
 
 

@@ -14,17 +14,23 @@ from engine.algo.mismatch import finish_gap, gap_sums
 from engine.algo.sums import Sums, is_maximum
 from engine.train.collate import MicroBatch
 from engine.train.model import PolicyModel
-from engine.train.plan import TraceTensors
+from engine.train.plan import OptimizerStep, TraceTensors
 from engine.train.replay import RoutingReplay, finish_routing
 
 
 @dataclass(frozen=True)
 class PassSettings:
-    """What every training pass of one batch has in common. `tokens`: trained tokens of the optimizer step, all ranks."""
+    """What every training pass of one optimizer step has in common."""
 
     policy: PolicySettings
-    tokens: int
+    step: OptimizerStep
     world: int
+
+    def denominators(self, batch: MicroBatch) -> Denominators:
+        """Counts of the whole optimizer step, and those of the prompts of these rows; a row of padding has its own prompt."""
+        step = self.step
+        prompt_tokens = [step.prompt_tokens[s] for s in batch.samples] or [1]
+        return Denominators(step.tokens, step.rows, step.prompts, torch.tensor(prompt_tokens, device=batch.mask_BT.device))
 
 
 def train_pass(
@@ -38,14 +44,14 @@ def train_pass(
     """Forward and backward of one micro-batch; gradients accumulate in the policy.
 
     Gradients are averaged over ranks by FSDP, so the loss is multiplied by their number: what is added up in the end is
-    the sum over all tokens of the optimizer step divided by `settings.tokens`.
+    the aggregate over the whole optimizer step.
     """
     if routing is not None:
         routing.begin(batch.routing)
     output = policy(batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, entropy_gradient=bool(settings.policy.entropy_coef))
     loss, sums = policy_objective(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
-        output.entropy_BT, settings.policy, Denominators(settings.tokens),
+        output.entropy_BT, settings.policy, settings.denominators(batch),
     )  # fmt: skip
     (loss * settings.world).backward()
     current_BT = output.logprobs_BT.detach() if old_logprobs_BT is None else old_logprobs_BT

@@ -49,10 +49,18 @@ class SampleRef:
 
 @dataclass
 class OptimizerStep:
-    """The samples of one optimizer step, already spread: micro_batches[rank][k] lists sample indices (may be empty)."""
+    """The samples of one optimizer step, already spread: micro_batches[rank][k] lists sample indices (may be empty).
+
+    tokens         trained tokens of all samples
+    rows, prompts  samples and prompts with trained tokens
+    prompt_tokens  by sample: trained tokens of all samples of its prompt in this step
+    """
 
     micro_batches: list[list[list[int]]]
     tokens: int
+    rows: int
+    prompts: int
+    prompt_tokens: dict[int, int]
 
 
 @dataclass

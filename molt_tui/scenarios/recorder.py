@@ -10,6 +10,8 @@ import gzip
 import io
 import json
 import re
+import socket
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,8 +39,19 @@ def record(path: Path, title: str, about: str, verdict: str, rollout_bytes: int 
         head = {"title": title, "about": about, "verdict": verdict}
         _add(archive, "scenario.json", json.dumps(head, indent=1).encode())
         for name, data in _content(run, rollout_bytes):
-            _add(archive, f"run/{name}", data)
+            _add(archive, f"run/{name}", data if name.endswith(".gz") else anonymous(data, run))
     return buffer.getvalue()
+
+
+def anonymous(data: bytes, run: RunDir) -> bytes:
+    """Text with the paths of this machine and its name replaced."""
+    checkout, python = Path(__file__).resolve().parents[2], Path(sys.prefix)
+    places = {run.path: "RUN", run.path.resolve(): "RUN", python: "PYTHON", python.resolve(): "PYTHON", checkout: "MOLT",
+              Path.home(): "HOME"}  # fmt: skip
+    for place, word in places.items():
+        if len(place.parts) > 1:
+            data = data.replace(bytes(place), word.encode())
+    return re.sub(rb"\b" + re.escape(socket.gethostname().encode()) + rb"\b", b"host", data)
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:

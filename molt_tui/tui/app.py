@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -42,6 +43,15 @@ def run_app(run_id: str | None = None) -> int:
     if words:
         print(words)
     return app.return_code or 0
+
+
+def farewell(lines: Sequence[RunLine]) -> str:
+    """What to print after leaving: which runs go on, and how to come back; empty when none does."""
+    names = [run.name for run in lines if run.active]
+    if not names:
+        return ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"still running: {', '.join(names[:5])}{more}\ncome back with: molt-tui"
 
 
 class RunCommands(Provider):
@@ -117,7 +127,11 @@ class MoltApp(App[str]):
             self.pop_screen()
 
     async def action_quit(self) -> None:
-        self.exit(self.farewell())
+        try:
+            lines = await asyncio.to_thread(self.source.runs)
+        except Exception:  # leaving always works
+            lines = self.known_runs()
+        self.exit(farewell(lines))
 
     def known_runs(self) -> Sequence[RunLine]:
         """Runs that the Runs screen has seen, active ones first."""
@@ -172,11 +186,3 @@ class MoltApp(App[str]):
         if self.native_ansi_color:
             return {"quiet": "ansi_bright_black", "track": "ansi_black"}
         return {"quiet": "#8b93a1", "track": "#3a4250" if self.current_theme.dark else "#d3d2ce"}
-
-    def farewell(self) -> str:
-        """What to print after leaving: which runs go on, and how to come back."""
-        active = [run for run in self.known_runs() if run.active]
-        if not active:
-            return ""
-        names = ", ".join(run.name for run in active[:5]) + (f" and {len(active) - 5} more" if len(active) > 5 else "")
-        return f"still running: {names}\ncome back with: molt-tui"

@@ -42,7 +42,7 @@ def state_look(state: str) -> StateLook:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last `width` values as one line of bars; NaN and infinities are crosses, a constant is a middle line."""
+    """The last `width` values as one line of bars; NaN and infinities are crosses, a constant but 0 is a middle line."""
     shown = list(values)[-width:]
     finite = [v for v in shown if isfinite(v)]
     if not finite:
@@ -55,7 +55,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         if not isfinite(value):
             return NOT_FINITE
         if span == 0:
-            return SPARK[3]
+            return SPARK[3] if value else SPARK[0]
         return SPARK[round((value / scale - low / scale) / span * (len(SPARK) - 1))]
 
     return "".join(bar(v) for v in shown)

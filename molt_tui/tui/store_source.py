@@ -15,16 +15,17 @@ from molt_tui.sentences import sentence
 from molt_tui.services import control, launch, logs, metrics, recipes, runs
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
-from molt_tui.text import clean
+from molt_tui.text import clean, log_line
 from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.braille import Point, thin
-from molt_tui.verdict import Facts, headline, judge
+from molt_tui.verdict import SMOOTHED, Facts, headline, judge
 
 CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl")
 EVAL_SUFFIXES = ("/exact_frac", "/score_mean")
 TREND_POINTS, EVENTS, LOG_LINES, TREND_RUNS = 40, 200, 500, 300
-SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "eval", "note")
+SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "note")
+RECENT_STEPS = 8
 
 
 UNSEEN = runs.Observed(None, 0.0)
@@ -38,6 +39,7 @@ class StoreSource:
         self._local = threading.local()
         self._trends: dict[str, tuple[float, tuple[float, ...]]] = {}
         self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
+        self._recent: dict[str, tuple[float, dict[str, list[float]]]] = {}
         self._newest: dict[str, tuple[float, dict[str, metrics.Point]]] = {}
         self._configs: dict[str, dict[str, Any]] = {}
 
@@ -73,13 +75,22 @@ class StoreSource:
         values = {key: clean(p.value) if isinstance(p.value, str) else p.value for key, p in newest.items()}
         age = None if seen.beat is None else max(0.0, now - seen.beat)
         return Facts(clean(run.state), clean(run.detail or run.last_error or ""), run.step, run.max_steps, age, values,
-                     {key: p.step for key, p in newest.items()})  # fmt: skip
+                     {key: p.step for key, p in newest.items()}, self._smoothed(run, seen))  # fmt: skip
 
     def _latest(self, run: runs.Run, seen: runs.Observed) -> dict[str, metrics.Point]:
         """The newest metrics, read again only after new events."""
         known = self._newest.get(run.id)
         if known is None or known[0] != seen.mark:
             known = self._newest[run.id] = (seen.mark, metrics.latest(self.store, run))
+        return known[1]
+
+    def _smoothed(self, run: runs.Run, seen: runs.Observed) -> dict[str, list[float]]:
+        """The last few values of what the verdict averages, read again only after new events."""
+        known = self._recent.get(run.id)
+        if known is None or known[0] != seen.mark:
+            found = {key: metrics.series(self.store, run, key, last=RECENT_STEPS) for key in SMOOTHED}
+            values = {key: [p.value for p in points if isinstance(p.value, float)] for key, points in found.items()}
+            known = self._recent[run.id] = (seen.mark, values)
         return known[1]
 
     def _trend(self, run: runs.Run, seen: runs.Observed) -> tuple[float, ...]:
@@ -98,7 +109,7 @@ class StoreSource:
         curves = {key: self._curve(run, key, newest[key], points) for key in (*CURVES, *evals) if key in newest}
         return RunView(
             run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=run.version, attempt=run.attempt,
-            age_s=_said(run, seen, now), config=self._config(run), curves=curves, events=self._events(run, curves),
+            age_s=_said(run, seen, now), config=self._config(run), curves=curves, events=self._events(run, evals),
             log=self._log(run),
         )  # fmt: skip
 
@@ -121,22 +132,25 @@ class StoreSource:
                 return {}
         return self._configs[run.id]
 
-    def _events(self, run: runs.Run, curves: Mapping[str, Sequence[Point]]) -> tuple[EventLine, ...]:
+    def _events(self, run: runs.Run, evals: Sequence[str]) -> tuple[EventLine, ...]:
+        """Events in words and, between them, what evaluations found."""
         lines = []
         for event in metrics.events(self.store, run, kinds=SHOWN_KINDS, last=EVENTS):
             text = sentence(event["kind"], event["data"], event["step"], event["version"])
-            if event["kind"] == "eval":
-                text += "".join(f", {key.split('/')[1]} {value:.3g}" for key, curve in curves.items()
-                                if key.endswith(EVAL_SUFFIXES[0]) for step, value in curve if step == event["step"])  # fmt: skip
-            lines.append(EventLine(event["t"], event["kind"], clean(text), event["step"]))
-        return tuple(lines)
+            lines.append(EventLine(event["t"], event["kind"], text, event["step"]))
+        for key in evals:
+            _, name, what = clean(key).split("/")
+            for point in metrics.series(self.store, run, key, last=EVENTS) if what == "exact_frac" else ():
+                text = f"eval {name} {point.value:.3g} at step {point.step}" if isinstance(point.value, float) else ""
+                lines.append(EventLine(point.t, "eval", text, point.step))
+        return tuple(sorted((line for line in lines if line.text), key=lambda line: line.t or 0.0)[-EVENTS:])
 
     def _log(self, run: runs.Run) -> tuple[str, ...]:
         try:
             found = logs.tail(logs.pick(run).path, LOG_LINES)[0]
         except (OSError, logs.NotFound):
             return ()
-        return tuple(clean(line) for line in found)
+        return tuple(log_line(line) for line in found)
 
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
         run = runs.get_run(self.store, run_id)

@@ -44,6 +44,11 @@ class RunView:
         """The newest values of these metrics; what was not reported is left out."""
         return {key: self.metrics[key] for key in keys if key in self.metrics}
 
+    def same_step(self, anchor: str, *keys: str) -> dict[str, Any]:
+        """The values that were reported at the same step as `anchor`; what is reported now and then is left out."""
+        step = self.facts.steps.get(anchor)
+        return {key: value for key, value in self.pick(*keys).items() if self.facts.steps.get(key) == step}
+
     def family(self, prefix: str) -> dict[str, Any]:
         """The newest values of every metric below a prefix."""
         return {key: value for key, value in self.metrics.items() if key.startswith(prefix)}

@@ -47,9 +47,9 @@ METRICS = {
 EVENTS = tuple(
     EventLine(T0 - 60 + 7 * i, kind, text)
     for i, (kind, text) in enumerate([
-        ("phase", "starting"), ("phase", "running"), ("eval", "heldout at step 100: exact 0.49"),
+        ("phase", "starting"), ("phase", "running"), ("eval", "eval heldout 0.49 at step 100"),
         ("checkpoint", "step 120 saved in 0.4 s, 2.1 MB"), ("control", "max_staleness set to 2 by ada"),
-        ("fault", "rollout retried: environment timed out"), ("eval", "heldout at step 140: exact 0.61"),
+        ("fault", "rollout retried: environment timed out"), ("eval", "eval heldout 0.61 at step 140"),
     ])
 )  # fmt: skip
 
@@ -62,7 +62,7 @@ def view(**changes) -> RunView:
     """The dashboard of RUNS[0]; `metrics` replaces or (None) removes single metrics, other names replace fields."""
     metrics = {**METRICS, **changes.pop("metrics", {})}
     metrics = {k: v for k, v in metrics.items() if v is not None}
-    facts = Facts("running", step=142, max_steps=400, beat_age_s=1.0, metrics=metrics)
+    facts = Facts("running", step=142, max_steps=400, beat_age_s=1.0, metrics=metrics, steps=dict.fromkeys(metrics, 142))
     facts = replace(facts, **changes.pop("facts", {}))
     curves = {"reward/mean": curve(142, 0.55, 0.04), "eval/heldout/exact_frac": [(i, 0.6 * i / 142) for i in range(0, 141, 20)],
               "loss/policy": curve(142, -0.02, 0.02), "is/masked_frac": curve(142, 0.03, 0.01),

@@ -158,3 +158,12 @@ async def test_markup_in_names_events_and_logs_is_shown_as_it_is(open_app):
         assert "[bold]boom [/nope]" in driver.text()
         await driver.press("l")
         assert "[link=x]y" in driver.text()
+
+
+async def test_what_was_measured_at_another_step_is_not_part_of_this_step(open_app):
+    source = FakeSource()
+    shown = view(metrics={"time/eval": 9.0})
+    source.shown = view(metrics={"time/eval": 9.0}, facts={"steps": {**shown.facts.steps, "time/eval": 140}})
+    async with open_app(run=RUN, source=source) as driver:
+        assert "train 70 %" in driver.text()
+        assert "eval 100 %" not in driver.text()

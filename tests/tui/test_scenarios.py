@@ -1,5 +1,6 @@
 """Scenario files: made from run directories, read back, refused when they are something else."""
 
+import gzip
 import json
 
 import pytest
@@ -22,6 +23,7 @@ def test_recording_twice_gives_the_same_bytes_without_names_of_people(healthy):
     first = record(healthy.path, "t", "a", "balanced")
     assert first == record(healthy.path, "t", "a", "balanced")
     scenario = parse("x", first)
+    assert str(healthy.path).encode() not in b"".join(scenario.files.values())
     assert "user" not in scenario.meta and "host" not in scenario.meta
 
 
@@ -41,6 +43,7 @@ def test_a_small_rollout_budget_keeps_the_last_step(healthy):
     kept = [item.name for item in scenario.items if item.action == "rollouts"]
     assert f"1-{STEPS}.jsonl.gz" in kept
     assert len(kept) < 10
+    assert all(gzip.decompress(item.payload) for item in scenario.items if item.action == "rollouts")
 
 
 def test_every_shipped_scenario_names_a_rule():

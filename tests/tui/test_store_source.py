@@ -11,11 +11,13 @@ import pytest
 
 from engine.protocol import send_command
 from engine.wire import RunDir, append_line, encode_line, write_atomic
-from molt_tui.scenarios.archive import load
+from molt_tui.scenarios.archive import Scenario, load, parse
 from molt_tui.scenarios.player import Player, prepare
+from molt_tui.scenarios.recorder import record
 from molt_tui.store.home import Home
 from molt_tui.tui.store_source import StoreSource
 from molt_tui.tui.widgets.streams import LogPanel
+from tests.make_healthy import make
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HOSTILE = "\x1b[2J\x1b]52;c;aGk=\x07 [red]x[/] \r\n\t\u202e\u200b é 漢"
@@ -89,8 +91,13 @@ def test_the_form_knows_every_flag_and_validates_live(home):
     assert form.command == "molt-tui launch no-such-recipe --actor.adam.lr abc"
 
 
-def play(home: Home, speed: float) -> tuple[RunDir, threading.Thread]:
-    scenario = load("healthy")
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory) -> Scenario:
+    """A scenario of 160 steps with made-up numbers."""
+    return parse("healthy", record(make(tmp_path_factory.mktemp("made-up")).path, "title", "about", "balanced"))
+
+
+def play(home: Home, scenario: Scenario, speed: float) -> tuple[RunDir, threading.Thread]:
     run = prepare(scenario, home.runs_root, "20270101-000000-demo-healthy-0000", now=time.time(), command=["molt-tui", "demo"])
     thread = threading.Thread(target=Player(scenario, run, speed).play, daemon=True)
     thread.start()
@@ -105,8 +112,8 @@ def wait_for(condition, seconds=20.0):
     return found
 
 
-def test_a_played_scenario_is_a_run_to_the_end(home):
-    run, thread = play(home, 2000.0)
+def test_a_played_scenario_is_a_run_to_the_end(home, made_up):
+    run, thread = play(home, made_up, 2000.0)
     source = StoreSource(home)
 
     def ended():
@@ -119,13 +126,13 @@ def test_a_played_scenario_is_a_run_to_the_end(home):
     assert len(view.curves["reward/mean"]) == 160
     assert view.facts.number("routing/replayed_mismatch_frac") == 0
     assert view.name == "demo-healthy"
-    assert any("sums 0.87" in event.text for event in view.events)
+    assert any(event.text == "eval sums 0.87 at step 160" for event in view.events)
     assert len(list(run.rollouts.glob("1-*.jsonl.gz"))) > 3
     assert view.log
 
 
-def test_a_played_scenario_pauses_goes_on_and_stops(home):
-    run, thread = play(home, 1.0)
+def test_a_played_scenario_pauses_goes_on_and_stops(home, made_up):
+    run, thread = play(home, made_up, 1.0)
     source = StoreSource(home)
 
     def state():
@@ -145,7 +152,7 @@ def test_a_played_scenario_pauses_goes_on_and_stops(home):
 
 def test_the_live_verdict_of_the_healthy_scenario(home):
     scenario = load("healthy")
-    _, thread = play(home, scenario.duration_s / 2)
+    _, thread = play(home, scenario, scenario.duration_s / 2)
     source = StoreSource(home)
 
     def balanced():

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from engine.batch import clipped_reward, prepare, reward_metrics, traced_rollouts
+from engine.batch import clipped_reward, prepare, reward_metrics, shaped_reward, traced_rollouts
 from engine.config import Config
+from engine.rollout.filtering import filtered
 from engine.rollout.pool import Batch
 from engine.rollout.transport import FinishedGroup, Prompt, RolloutSummary, SegmentSummary
 
@@ -100,6 +101,58 @@ def test_lost_groups_are_counted_but_not_trained():
     lost = group("x", failed=2, retried=1, dropped={"invariant": 1})
     metrics = prepare(batch(group("a", rollout("a0", 1.0, {5: 1})), lost=(lost,)), 0, config()).metrics
     assert (metrics["rollout/failed"], metrics["rollout/retried"], metrics["rollout/dropped/invariant"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "length", "truncated", "expected"),
+    [
+        # Buffer 4 before max_len 20: the penalty starts after 16 tokens and is 2 at 20.
+        ({"overlong_buffer_len": 4, "overlong_penalty_factor": 2.0}, 16, False, 1.0),
+        ({"overlong_buffer_len": 4, "overlong_penalty_factor": 2.0}, 17, False, 0.5),
+        ({"overlong_buffer_len": 4, "overlong_penalty_factor": 2.0}, 20, True, -1.0),
+        ({"stop_properly_penalty_coef": 0.25}, 20, True, 0.25),
+        ({"stop_properly_penalty_coef": 0.25}, 20, False, 1.0),
+        ({"stop_properly_penalty_coef": -0.5}, 20, True, -0.5),
+        ({"clip_range": (-1.0, 0.5)}, 20, False, 0.5),
+    ],
+)
+def test_length_penalties(rewards, length, truncated, expected):
+    settings = Config.model_validate({"reward": rewards, "data": {"max_len": 20}})
+    made = RolloutSummary("a", 1.0, 1.0, 1, truncated, [SegmentSummary(5, 2, {0: 2}), SegmentSummary(length, 2, {0: 2})])
+    assert shaped_reward(made, settings) == expected
+
+
+def test_a_missing_reward_stays_missing_under_every_penalty():
+    made = RolloutSummary("a", math.nan, math.nan, 1, True, [SegmentSummary(20, 2, {0: 2})])
+    for rewards in ({"stop_properly_penalty_coef": -1.0}, {"overlong_buffer_len": 4}):
+        assert math.isnan(shaped_reward(made, Config.model_validate({"reward": rewards, "data": {"max_len": 20}})))
+
+
+def test_the_pass_rate_counts_groups_that_the_filter_refused():
+    settings = config().model_copy(update={"algo": config().algo.model_copy(update={"dynamic_filtering_enable": True})})
+    refused, failed = group("x", dropped={"dynamic_filter": 2}), group("y", failed=2)
+    metrics = prepare(batch(group("a", rollout("a0", 1.0, {5: 1})), lost=(refused, failed)), 0, settings).metrics
+    assert metrics["rollout/filter_pass_frac"] == 0.5 and metrics["rollout/dropped/dynamic_filter"] == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "reason"),
+    [
+        ([1.0, 0.0], None),
+        ([0.0, 0.0], "dynamic_filter"),
+        ([1.0, 1.0], "dynamic_filter"),
+        ([1.0, math.nan], None),
+        ([0.5], "incomplete_group"),
+        ([], None),
+    ],
+)
+def test_dynamic_filter(scores, reason):
+    before = group("a", *[rollout(f"a{i}", s, {0: 1}) for i, s in enumerate(scores)], dropped={"invariant": 1})
+    after = filtered(before, 2, (0.0, 1.0))
+    if reason is None:
+        assert after is before
+    else:
+        assert not after.rollouts and after.payload is None and after.dropped == {"invariant": 1, reason: len(scores)}
 
 
 @pytest.mark.parametrize(("count", "wanted", "expected"), [(4, 2, {0, 2}), (3, 8, {0, 1, 2}), (5, 0, set()), (0, 4, set())])

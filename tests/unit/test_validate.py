@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.algo.names import PRESETS
 from engine.config import Config
 from engine.flags import resolve
 from engine.validate import RULES, validate
@@ -51,6 +52,8 @@ def test_a_sound_configuration_has_no_problem(folder):
     assert problems(actor__model_name_or_path="org/name", train__routing_replay="true") == []
     assert problems(rollout__batch_size="4", rollout__n_samples_per_prompt="4", train__batch_size="8") == []
     assert problems(algo__advantage__is_correction_threshold="5") == []
+    assert problems(algo__advantage__is_correction_preset="icepop") == []
+    assert problems(actor__loss_mode="cispo", actor__eps_clip_low_high="0.2 5") == []
 
 
 CASES = [
@@ -89,8 +92,17 @@ CASES = [
     ({"actor.lr_scheduler": "cosine"}, "train.max_steps", "cosine schedule"),
     ({"actor.adam.betas": "0.9 1"}, "actor.adam.betas", "[0, 1)"),
     ({"actor.dual_clip": "1"}, "actor.dual_clip", "above 1"),
+    ({"actor.dual_clip": "3", "actor.loss_mode": "gspo"}, "actor.dual_clip", "ppo alone"),
+    ({"actor.loss_mode": "cispo"}, "actor.eps_clip_low_high", "at least 1"),
+    ({"algo.dynamic_filtering_enable": "true"}, "algo.dynamic_filtering_enable", "n_samples_per_prompt 2"),
+    ({"algo.dynamic_filtering_range": "1 0"}, "algo.dynamic_filtering_range", "low must be below high"),
+    ({"reward.overlong_buffer_len": "4000"}, "reward.overlong_buffer_len", "data.max_len 2048"),
+    ({"reward.stop_properly_penalty_coef": "2"}, "reward.stop_properly_penalty_coef", "praised"),
+    ({"reward.stop_properly_penalty_coef": "0", "reward.overlong_buffer_len": "8"},
+     "reward.stop_properly_penalty_coef", "use one"),
+    ({"algo.advantage.is_correction_preset": "mis"}, "algo.advantage.is_correction_preset", "seq mask"),
     ({"actor.entropy_coef": "-0.1"}, "actor.entropy_coef", "negative bonus"),
-    ({"actor.eps_clip_low_high": "1.2 0.2"}, "actor.eps_clip_low_high", "low < 1"),
+    ({"actor.eps_clip_low_high": "1.2 0.2"}, "actor.eps_clip_low_high", "low in [0, 1)"),
     ({"reward.clip_range": "1 1"}, "reward.clip_range", "below high"),
     ({"trace.max_mb_per_step": "600"}, "trace.max_mb_per_step", "whole run"),
     ({"vllm.gpu_memory_utilization": "0"}, "vllm.gpu_memory_utilization", "above 0"),
@@ -107,6 +119,13 @@ CASES = [
 def test_refused(folder, changes, flag, message):
     (problem,) = problems(**{path.replace(".", "__"): words for path, words in changes.items()})
     assert problem.flag == flag and message in problem.message
+
+
+def test_a_preset_is_two_flags_at_once():
+    for preset, (level, mode) in PRESETS.items():
+        config, wrong = resolve({}, {"algo.advantage.is_correction_preset": [preset]})
+        advantage = config.algo.advantage
+        assert (wrong, advantage.is_correction_level, advantage.is_correction_mode) == ([], level, mode)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,13 @@ def test_absent_metrics_never_read_as_zero():
     assert not {v.rule for v in judge(facts())} & {"all-masked", "generation-bound", "trainer-bound", "balanced"}
 
 
+def test_one_odd_step_does_not_change_the_verdict():
+    metrics = {"time/trainer_idle_frac": 0.8, "time/rollout_idle_frac": 0.1}
+    recent = {"time/trainer_idle_frac": [0.05, float("nan"), 0.05, 0.02, 0.8], "time/rollout_idle_frac": [0.1] * 5}
+    assert headline(Facts(**RUNNING, metrics=metrics)).rule == "generation-bound"
+    assert headline(Facts(**RUNNING, metrics=metrics, recent=recent)).text == "balanced: trainer idle 23 %, engines idle 10 %"
+
+
 def test_labels_and_lists_are_not_numbers():
     assert headline(facts(engine__kv_frac__worst="engine 2", staleness__hist=[1, 2])).rule == "running"
 

@@ -21,6 +21,7 @@ PARTS: tuple[tuple[str, str, str, str], ...] = (
     ("probe", "time/probe", "▒", "$primary"),
     ("eval", "time/eval", "▞", "$secondary"),
     ("save", "time/checkpoint", "▞", "$warning"),
+    ("report", "time/report", "▒", "$quiet"),
 )
 
 
@@ -33,7 +34,7 @@ class TimePanel(Panel):
 
     def select(self, view: RunView) -> Any:
         keys = [key for _, key, _, _ in PARTS]
-        return view.pick("time/step", "time/unaccounted_frac", "perf/rollout_tok_s", "perf/train_tok_s", *keys)
+        return view.same_step("time/step", "time/step", "perf/rollout_tok_s", "perf/train_tok_s", *keys)
 
     def headline(self, data: Any) -> str:
         return format.seconds(data["time/step"]) if "time/step" in data else ""

@@ -26,6 +26,7 @@ class Batch:
     current: list
     advantages: list
     entropy: list
+    prompts: list
 
 
 @st.composite
@@ -52,6 +53,7 @@ def batches(draw, logprobs=LOGPROBS, rewards=None, masks=None):
         current=grid(logprobs),
         advantages=grid(ADVANTAGES),
         entropy=grid(st.floats(0, 3)),
+        prompts=draw(st.lists(st.integers(0, 2), min_size=segments, max_size=segments)),
     )
 
 

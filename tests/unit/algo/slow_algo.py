@@ -28,6 +28,41 @@ def grpo(rewards, groups, rollout_of, mask):
     return advantages
 
 
+def from_peers(formula):
+    """An estimator of one token from the rollout's own reward and those of the others in its group."""
+
+    def advantages_of(rewards, groups, rollout_of, mask):
+        advantages = zeros_like(mask)
+        for s, t in tokens_of(mask):
+            me = rollout_of[s]
+            others = [r for i, r in enumerate(rewards) if i != me and groups[i] == groups[me] and math.isfinite(r)]
+            if math.isfinite(rewards[me]):
+                advantages[s][t] = formula(rewards[me], others)
+        return advantages
+
+    return advantages_of
+
+
+dr_grpo = from_peers(lambda mine, others: mine - math.fsum([mine, *others]) / (len(others) + 1))
+rloo = from_peers(lambda mine, others: mine - (math.fsum(others) / len(others) if others else 0))
+
+
+def whitened(values, counted):
+    if not counted:
+        return values
+    mean = math.fsum(values[s][t] for s, t in counted) / len(counted)
+    variance = math.fsum((values[s][t] - mean) ** 2 for s, t in counted) / len(counted)
+    for s, t in counted:
+        values[s][t] = (values[s][t] - mean) / math.sqrt(max(variance, 1e-8))
+    return values
+
+
+def reinforce_baseline(rewards, groups, rollout_of, mask, no_whiten):
+    values = dr_grpo(rewards, groups, rollout_of, mask)
+    counted = [(s, t) for s, t in tokens_of(mask) if math.isfinite(rewards[rollout_of[s]])]
+    return values if no_whiten else whitened(values, counted)
+
+
 def reinforce(rewards, rollout_of, mask, token_rewards, gamma, no_whiten):
     returns, counted = zeros_like(mask), []
     for s, row in enumerate(mask):
@@ -42,13 +77,7 @@ def reinforce(rewards, rollout_of, mask, token_rewards, gamma, no_whiten):
             if row[t]:
                 returns[s][t] = following
                 counted.append((s, t))
-    if no_whiten or not counted:
-        return returns
-    mean = math.fsum(returns[s][t] for s, t in counted) / len(counted)
-    variance = math.fsum((returns[s][t] - mean) ** 2 for s, t in counted) / len(counted)
-    for s, t in counted:
-        returns[s][t] = (returns[s][t] - mean) / math.sqrt(max(variance, 1e-8))
-    return returns
+    return returns if no_whiten else whitened(returns, counted)
 
 
 def statistic(old, mu, level, gating):
@@ -90,18 +119,42 @@ def weights(old, mu, mask, level, mode, gating, low, high):
     return out
 
 
-def objective(logprobs, old, advantages, mask, entropy, weight, settings, tokens):
+def token_loss(settings, logprob, log_ratio, mean_log_ratio, advantage):
+    """Loss of one token before the importance weight; its log-prob and ratio are scalars with gradient."""
+    if settings.loss_mode == "cispo":
+        return -min(math.exp(min(max(log_ratio.item(), -30), 30)), settings.clip_high) * advantage * logprob
+    if settings.loss_mode == "gspo":
+        log_ratio = log_ratio - log_ratio.detach() + mean_log_ratio
+    ratio = torch.exp(torch.clamp(log_ratio, -30, 30))
+    low, high = 1 - settings.clip_low, 1 + settings.clip_high
+    gain, bounded = ratio * advantage, min(max(ratio.item(), low), high) * advantage
+    if bounded < gain.item():
+        gain = gain * 0 + bounded
+    if settings.dual_clip is not None and advantage < 0 and gain.item() < settings.dual_clip * advantage:
+        gain = gain * 0 + settings.dual_clip * advantage
+    return -gain
+
+
+def share(aggregation, s, mask, prompts, tokens):
+    """What a token of segment s contributes to the loss: `tokens` is the count behind token-mean."""
+    own = [sum(row) for row in mask]
+    if aggregation == "token-mean":
+        return 1 / tokens
+    if aggregation == "seq-mean-token-mean":
+        return 1 / own[s] / sum(n > 0 for n in own)
+    of_prompt = {p: sum(n for n, q in zip(own, prompts) if q == p) for p in prompts}
+    return 1 / of_prompt[prompts[s]] / sum(n > 0 for n in of_prompt.values())
+
+
+def objective(logprobs, old, advantages, mask, entropy, weight, settings, tokens, prompts):
     """The loss as one torch scalar; `logprobs` and `entropy` are tensors with gradient, the rest are lists."""
     total = torch.zeros((), dtype=torch.float64)
-    for s, t in tokens_of(mask):
-        advantage = advantages[s][t]
-        log_ratio = logprobs[s, t] - (logprobs[s, t].detach() if old is None else old[s][t])
-        ratio = torch.exp(torch.clamp(log_ratio, -30, 30))
-        low, high = 1 - settings.clip_low, 1 + settings.clip_high
-        gain, bounded = ratio * advantage, min(max(ratio.item(), low), high) * advantage
-        if bounded < gain.item():
-            gain = gain * 0 + bounded
-        if settings.dual_clip is not None and advantage < 0 and gain.item() < settings.dual_clip * advantage:
-            gain = gain * 0 + settings.dual_clip * advantage
-        total = total - weight[s][t] * gain - (settings.entropy_coef or 0) * entropy[s, t]
-    return total / max(tokens, 1)
+    for s, row in enumerate(mask):
+        on = [t for t, flag in enumerate(row) if flag]
+        log_ratios = {t: logprobs[s, t] - (logprobs[s, t].detach() if old is None else old[s][t]) for t in on}
+        clamped = [min(max(x.item(), -30), 30) for x in log_ratios.values()]
+        for t in on:
+            loss = token_loss(settings, logprobs[s, t], log_ratios[t], math.fsum(clamped) / len(on), advantages[s][t])
+            loss = weight[s][t] * loss - (settings.entropy_coef or 0) * entropy[s, t]
+            total = total + loss * share(settings.aggregation, s, mask, prompts, tokens)
+    return total

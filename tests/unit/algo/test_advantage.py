@@ -44,6 +44,22 @@ def test_grpo_counts_a_rollout_once_and_gives_all_its_segments_the_same():
     torch.testing.assert_close(ESTIMATORS["grpo"](inputs), torch.tensor([[a, a], [0.0, a], [-a, -a], [a, 0.0]]))
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Group 0 has rewards 1 0 2 (mean 1) and a missing one, group 9 the single reward 5.
+        ("dr_grpo", [0.0, -1.0, 1.0, 0.0, 0.0]),
+        # Means of the others: (0 + 2) / 2, (1 + 2) / 2, (1 + 0) / 2; alone the reward stays.
+        ("rloo", [0.0, -1.5, 1.5, 0.0, 5.0]),
+        # Two tokens each of 0 -1 1 and 0: mean 0, variance 1/2, so times sqrt(2).
+        ("reinforce_baseline", [0.0, -math.sqrt(2), math.sqrt(2), 0.0, 0.0]),
+    ],
+)
+def test_group_baselines_by_hand(name, expected):
+    inputs = rows([1.0, 0.0, 2.0, NAN, 5.0], [0, 0, 0, 0, 9], [0, 1, 2, 3, 4], [[1, 0, 1]] * 5)
+    torch.testing.assert_close(ESTIMATORS[name](inputs), torch.tensor([[a, 0.0, a] for a in expected]))
+
+
 @pytest.mark.parametrize("rewards", [[0.1] * 3, [7.3] * 3, [0.5, NAN, NAN], [NAN] * 3])
 def test_grpo_without_spread_is_exactly_zero(rewards):
     # Rounding noise over a std that is rounding noise too could read about 1.
@@ -113,6 +129,20 @@ def test_shape_mistakes_are_refused():
 def test_grpo_equals_the_slow_one(batch):
     expected = slow_algo.grpo(batch.rewards, batch.groups, batch.rollout_of, batch.mask)
     assert_close(ESTIMATORS["grpo"](inputs_of(batch)), expected)
+
+
+@quick
+@given(batches(), st.sampled_from(["dr_grpo", "rloo"]))
+def test_plain_baselines_equal_the_slow_ones(batch, name):
+    expected = getattr(slow_algo, name)(batch.rewards, batch.groups, batch.rollout_of, batch.mask)
+    assert_close(ESTIMATORS[name](inputs_of(batch)), expected)
+
+
+@quick
+@given(batches(), st.booleans())
+def test_reinforce_baseline_equals_the_slow_one(batch, no_whiten):
+    expected = slow_algo.reinforce_baseline(batch.rewards, batch.groups, batch.rollout_of, batch.mask, no_whiten)
+    assert_close(ESTIMATORS["reinforce_baseline"](inputs_of(batch, no_whiten=no_whiten)), expected)
 
 
 @quick

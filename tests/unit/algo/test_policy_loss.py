@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 from test_correction import RULES
 
 from engine.algo.correction import CorrectionRule
-from engine.algo.loss import Denominators, PolicySettings, finish_policy, policy_objective
+from engine.algo.loss import AGGREGATIONS, Denominators, PolicySettings, finish_policy, policy_objective
 from engine.algo.sums import add_sums
 
-SETTINGS = st.builds(
-    PolicySettings,
+COMMON = dict(
     clip_low=st.sampled_from([0.1, 0.2]),
-    clip_high=st.sampled_from([0.2, 0.28]),
-    dual_clip=st.sampled_from([None, 1.7, 3.0]),
     entropy_coef=st.sampled_from([None, 0.0, 0.1]),
     correction=st.sampled_from(RULES),
+    aggregation=st.sampled_from(sorted(AGGREGATIONS)),
+)
+SETTINGS = st.one_of(
+    st.builds(PolicySettings, clip_high=st.sampled_from([0.2, 0.28]), dual_clip=st.sampled_from([None, 1.7, 3.0]), **COMMON),
+    st.builds(PolicySettings, loss_mode=st.just("gspo"), clip_high=st.sampled_from([0.2, 0.28]), **COMMON),
+    st.builds(PolicySettings, loss_mode=st.just("cispo"), clip_high=st.sampled_from([1.0, 2.0]), **COMMON),
 )
 
 
@@ -75,6 +78,58 @@ def test_whole_objective_by_hand():
     assert "loss/clip_frac" not in metrics
 
 
+def test_cispo_by_hand():
+    # Ratio e^0.5 = 1.6487 is capped at 1.5; the loss is -1.5 * 2 * log pi and its gradient -1.5 * 2, capped or not.
+    settings = PolicySettings(loss_mode="cispo", clip_high=1.5)
+    logprobs, old = double([[-1.0, -1.0]]).requires_grad_(), double([[-1.5, -0.9]])
+    loss, sums = policy_objective(
+        logprobs, old, old, double([[2.0, -1.0]]), torch.ones(1, 2).bool(), None, settings, Denominators(1)
+    )
+    loss.backward()
+    small = math.exp(-0.1)
+    assert float(loss.detach()) == pytest.approx(3.0 - small)
+    assert_close(logprobs.grad, [[-3.0, small]])
+    assert finish_policy(sums)["loss/clip_frac"] == 0.5
+
+
+def test_gspo_by_hand():
+    # Row 0: log ratios 0.3 and -0.1, mean 0.1: both tokens have s = e^0.1 = 1.105, inside [0.8, 1.2], gradient -s A.
+    # Row 1: log ratios 0.4 and 0.2, mean 0.3: s = 1.35 is clipped to 1.2 for A = 1, so no gradient.
+    settings = PolicySettings(loss_mode="gspo")
+    logprobs, old = double([[-1.0, -2.0], [-1.0, -2.0]]).requires_grad_(), double([[-1.3, -1.9], [-1.4, -2.2]])
+    advantages, mask = double([[2.0, -1.0], [1.0, 1.0]]), torch.ones(2, 2).bool()
+    loss, sums = policy_objective(logprobs, old, old, advantages, mask, None, settings, Denominators(1))
+    loss.backward()
+    s = math.exp(0.1)
+    assert float(loss.detach()) == pytest.approx(-2 * s + s - 2.4)
+    assert_close(logprobs.grad, [[-2 * s, s], [0.0, 0.0]])
+    assert finish_policy(sums)["loss/clip_frac"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("token-mean", 28 / 6),  # 1 + 3 + 5 + 7 + 4 + 8 over 6 tokens
+        ("seq-mean-token-mean", (2 + 6 + 6) / 3),  # rows 1 3, 5 7 and 4 8
+        ("prompt-mean-token-mean", (16 / 4 + 6) / 2),  # the first two rows share a prompt
+    ],
+)
+def test_aggregations_by_hand(name, expected):
+    loss = double([[1.0, 3.0, 9.0], [5.0, 7.0, 9.0], [4.0, 8.0, 9.0]])
+    mask = torch.tensor([[1, 1, 0]] * 3).bool()
+    counts = Denominators(tokens=6, rows=3, prompts=2, prompt_tokens_S=torch.tensor([4, 4, 2]))
+    assert float(AGGREGATIONS[name](loss, mask, counts)) == pytest.approx(expected)
+
+
+def denominators(batch, rows=slice(None), tokens=None):
+    """Counts of the whole batch, with the prompts' tokens of these rows."""
+    own = [sum(row) for row in batch.mask]
+    of_prompt = {p: sum(n for n, q in zip(own, batch.prompts) if q == p) for p in batch.prompts}
+    prompt_tokens_S = torch.tensor([of_prompt[p] for p in batch.prompts])[rows]
+    total = sum(own) if tokens is None else tokens
+    return Denominators(total, sum(n > 0 for n in own), sum(n > 0 for n in of_prompt.values()), prompt_tokens_S)
+
+
 def run(batch, settings, rows=slice(None), tokens=None, old=True, dtype=torch.float64):
     mask_ST = torch.tensor(batch.mask)
 
@@ -90,7 +145,7 @@ def run(batch, settings, rows=slice(None), tokens=None, old=True, dtype=torch.fl
         mask_ST[rows],
         entropy_ST,
         settings,
-        Denominators(tokens=int(mask_ST.sum()) if tokens is None else tokens),
+        denominators(batch, rows, tokens),
     )
     loss.backward()
     entropy_grad_ST = torch.zeros_like(entropy_ST) if entropy_ST.grad is None else entropy_ST.grad
@@ -113,7 +168,7 @@ def test_loss_and_gradient_equal_a_naive_autograd(batch, settings, has_old):
         rule.high,
     )
     tokens = 7
-    expected = slow_algo.objective(logprobs, old, batch.advantages, batch.mask, entropy, weight, settings, tokens)
+    expected = slow_algo.objective(logprobs, old, batch.advantages, batch.mask, entropy, weight, settings, tokens, batch.prompts)
     grads = torch.autograd.grad(expected + 0 * (logprobs.sum() + entropy.sum()), [logprobs, entropy])
     loss, logprob_grad, entropy_grad, _ = run(batch, settings, tokens=tokens, old=has_old)
     torch.testing.assert_close(loss, expected.detach(), rtol=1e-9, atol=1e-9)
@@ -192,10 +247,10 @@ def test_finite_out(batch, settings, has_old, dtype):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss_mode": "trpo"}, "unknown 'trpo': use one of ppo"),
+        ({"loss_mode": "trpo"}, "unknown 'trpo': use one of ppo, cispo, gspo"),
         ({"aggregation": "median"}, "use one of token-mean"),
         ({"dual_clip": 0.9}, "above 1"),
-        ({"clip_low": 1.5}, r"low in \[0, 1\]"),
+        ({"clip_low": 1.5}, r"low in \[0, 1\)"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

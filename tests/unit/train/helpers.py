@@ -75,7 +75,8 @@ def order(
     young = [int((s.loss_mask & (s.versions >= version - max_staleness)).sum()) for s in segments]
     samples = [SampleRef(records, i, 0, len(s), float(rng.normal()), trace) for i, s in enumerate(segments)]
     steps = plan_optimizer_steps(
-        [len(s) for s in segments], young, list(range(len(records))), rollouts_per_step=per_step or len(records),
+        [len(s) for s in segments], young, list(range(len(records))), [i // 2 for i in range(len(records))],
+        rollouts_per_step=per_step or len(records),
         ranks=ranks, budget=budget,
     )  # fmt: skip
     return TrainOrder(version, max_staleness, samples, steps)

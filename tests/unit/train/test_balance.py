@@ -10,7 +10,9 @@ lengths_of_samples = st.lists(st.integers(1, 40), min_size=1, max_size=40)
 def test_every_sample_trains_once_and_whole_rollouts_share_a_step(lengths, ranks, budget, per_step, data):
     rollouts = sorted(data.draw(st.lists(st.integers(0, 12), min_size=len(lengths), max_size=len(lengths))))
     tokens = [n // 2 for n in lengths]
-    steps = plan_optimizer_steps(lengths, tokens, rollouts, rollouts_per_step=per_step, ranks=ranks, budget=budget)
+    steps = plan_optimizer_steps(
+        lengths, tokens, rollouts, [r // 2 for r in rollouts], rollouts_per_step=per_step, ranks=ranks, budget=budget
+    )
     members = [[s for rank in step.micro_batches for batch in rank for s in batch] for step in steps]
     assert sorted(s for step in members for s in step) == list(range(len(lengths)))
     for step, samples in zip(steps, members):
@@ -36,11 +38,14 @@ def test_loads_differ_by_at_most_the_longest_sample(lengths, ranks):
 
 def test_a_worked_example():
     # Longest first over two ranks: 9 | 7 5, then 4 to the first, 2 to the second; budget 10 holds two rows of 5.
-    steps = plan_optimizer_steps([4, 9, 5, 7, 2], [1, 1, 1, 1, 1], [0, 1, 2, 3, 4], rollouts_per_step=5, ranks=2, budget=10)
+    steps = plan_optimizer_steps(
+        [4, 9, 5, 7, 2], [1, 1, 1, 1, 1], [0, 1, 2, 3, 4], [0, 0, 1, 1, 1], rollouts_per_step=5, ranks=2, budget=10
+    )
     assert steps[0].micro_batches == [[[1], [0]], [[3], [2, 4]]]
-    assert steps[0].tokens == 5
+    assert (steps[0].tokens, steps[0].rows, steps[0].prompts) == (5, 5, 2)
+    assert steps[0].prompt_tokens == {0: 2, 1: 2, 2: 3, 3: 3, 4: 3}
 
 
 def test_optimizer_steps_take_rollouts_in_order():
-    steps = plan_optimizer_steps([3, 3, 3, 3], [2, 2, 2, 2], [0, 0, 1, 2], rollouts_per_step=2, ranks=2, budget=100)
+    steps = plan_optimizer_steps([3, 3, 3, 3], [2, 2, 2, 2], [0, 0, 1, 2], [0, 0, 0, 0], rollouts_per_step=2, ranks=2, budget=100)
     assert [step.micro_batches for step in steps] == [[[[0, 2]], [[1]]], [[[3]], [[]]]]

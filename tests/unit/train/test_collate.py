@@ -28,7 +28,7 @@ def two_turns() -> Segment:
 def test_tokens_stay_aligned_and_over_age_tokens_are_masked():
     payload = [Rollout("r", "p", [two_turns()])]
     sample = SampleRef(payload, 0, 0, 6, np.array([0.1, 0.2, 0.3], np.float32))
-    ordered = TrainOrder(5, 1, [sample], [OptimizerStep([[[0]]], 2)])
+    ordered = TrainOrder(5, 1, [sample], [OptimizerStep([[[0]]], 2, 1, 1, {0: 2})])
     batch = collate([0], {0: two_turns()}, ordered, SHAPE, CPU)
     assert batch.input_ids_BT.tolist() == [[3, 4, 5, 6, 7, 8]]
     assert batch.mask_BT.tolist() == [[False, False, False, False, True, True]]

@@ -12,9 +12,9 @@ def sharded(model, mesh, **options):
     return shard_policy(model, mesh, ModelOptions(**options))
 
 
-def naive(model, ids_BT, wanted_BT):
+def naive(model, ids_BT, wanted_BT, temperatures_BT):
     """Full-vocabulary log-probs and entropies by the textbook, one row at a time without padding."""
-    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits.float() / TEMPERATURES_BT.roll(-1, 1)[..., None]
+    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits.float() / temperatures_BT.roll(-1, 1)[..., None]
     logp_BTV = torch.log_softmax(logits_BTV, -1)
     picked_BT = logp_BTV[:, :-1].gather(-1, ids_BT[:, 1:, None]).squeeze(-1)
     entropy_BT = -(logp_BTV.exp() * logp_BTV).sum(-1)[:, :-1]
@@ -35,7 +35,7 @@ def test_chunked_outputs_and_gradients_equal_the_full_vocabulary(mesh, chunk):
     weights_BT = torch.randn(3, 7)
 
     reference = tiny_model(moe=False)
-    logprobs_BT, entropy_BT = naive(reference, ids_BT, wanted_BT)
+    logprobs_BT, entropy_BT = naive(reference, ids_BT, wanted_BT, TEMPERATURES_BT)
     (weights_BT * logprobs_BT + 0.3 * entropy_BT).sum().backward()
 
     policy = sharded(tiny_model(moe=False), mesh, chunk_tokens=chunk)
@@ -75,11 +75,11 @@ def test_bf16_compute_keeps_fp32_masters_and_gradients(mesh):
     wanted_BT = torch.ones(2, 6, dtype=torch.bool)
     wanted_BT[:, 0] = False
     logprobs_BT = policy(ids_BT, wanted_BT).logprobs_BT
-    exact_BT, _ = naive(tiny_model(moe=False), ids_BT, wanted_BT)
+    exact_BT, _ = naive(tiny_model(moe=False), ids_BT, wanted_BT, torch.ones(2, 6))
     logprobs_BT.sum().backward()
     assert logprobs_BT.dtype == torch.float32
     assert {p.dtype for p in policy.parameters()} == {torch.float32}
     assert {p.grad.dtype for p in policy.parameters()} == {torch.float32}
     # bf16 keeps 8 bits: visibly off, but near.
-    reference_BT = policy(ids_BT, wanted_BT, TEMPERATURE).logprobs_BT
+    reference_BT = policy(ids_BT, wanted_BT).logprobs_BT
     assert 1e-6 < (reference_BT - exact_BT).abs().max() < 0.5

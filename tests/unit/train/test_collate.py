@@ -99,7 +99,7 @@ def test_each_token_trains_at_the_temperature_that_sampled_it():
     segment = two_turns()
     segment.temperatures = np.array([1, 1, 0.5, 1, 2, 2], np.float32)
     sample = SampleRef([Rollout("r", "p", [segment])], 0, 0, 6, 1.0)
-    ordered = TrainOrder(5, 9, [sample], [OptimizerStep([[[0]]], 3)])
+    ordered = TrainOrder(5, 9, [sample], [OptimizerStep([[[0]]], 3, 1, 1, {0: 3})])
     assert collate([0], {0: segment}, ordered, SHAPE, CPU).temperatures_BT.tolist() == [[1, 1, 0.5, 1, 2, 2]]
     segment.temperatures[4] = 0
     with pytest.raises(InvariantError, match="greedily"):

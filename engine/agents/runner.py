@@ -131,6 +131,8 @@ def _take_result(rollout: Rollout, result: Result, action: str, base: Sampling) 
     unknown = sorted(set(result.sampling_params) - set(OVERRIDES))
     if unknown:
         raise ValueError(f"Result.sampling_params: unknown {', '.join(unknown)}; known: {', '.join(OVERRIDES)}")
+    if base.temperature > 0 and not result.sampling_params.get("temperature", 1) > 0:
+        raise ValueError("Result.sampling_params: a greedy turn cannot be trained, give a temperature above 0")
     return replace(base, **result.sampling_params)
 
 

@@ -135,13 +135,19 @@ def test_an_over_long_or_empty_prompt_is_dropped_by_name():
 
 def test_sampling_overrides_hold_for_one_turn():
     override = {"max_tokens": 1, "temperature": 0.5}
-    _, engine = run_episode(dialogue(more(sampling_params=override), more(), Result()), sampling=Sampling(max_tokens=8, seed=5))
+    rollout, engine = run_episode(
+        dialogue(more(sampling_params=override), more(), Result()), sampling=Sampling(max_tokens=8, seed=5)
+    )
     sampled = [r.sampling for r in engine.requests]
     assert [s.temperature for s in sampled] == [1.0, 0.5, 1.0]
     assert [s.max_tokens for s in sampled] == [8, 1, 8]
+    (segment,) = rollout.segments
+    assert 0.5 in segment.temperatures[segment.loss_mask] and set(segment.temperatures[~segment.loss_mask]) == {1.0}
     assert [s.seed for s in sampled] == [5, 6, 7]
     with pytest.raises(ValueError, match="unknown top_q; known: temperature"):
         run_episode(dialogue(more(sampling_params={"top_q": 1}), Result()))
+    with pytest.raises(ValueError, match="greedy turn cannot be trained"):
+        run_episode(dialogue(more(sampling_params={"temperature": 0}), Result()))
 
 
 def test_a_missing_reward_stays_missing():
@@ -211,12 +217,13 @@ async def test_long_texts_are_tokenized_off_the_loop():
 def test_the_segment_builder_refuses_results_that_do_not_fit():
     builder = SegmentBuilder([1, 2])
     with pytest.raises(InvariantError, match="2 tokens, 1 log-probs"):
-        builder.append_sampled(GenerateResult([1, 2], [0.0], [0, 0], "stop"))
+        builder.append_sampled(GenerateResult([1, 2], [0.0], [0, 0], "stop"), 1.0)
     with pytest.raises(InvariantError, match="do not fit"):
-        SegmentBuilder([1, 2]).append_sampled(GenerateResult([1], [0.0], [0], "stop", np.zeros((3, 1, 1), np.uint8)))
+        SegmentBuilder([1, 2]).append_sampled(GenerateResult([1], [0.0], [0], "stop", np.zeros((3, 1, 1), np.uint8)), 1.0)
     short = SegmentBuilder([1, 2])
-    short.append_sampled(GenerateResult([1], [0.0], [0], "stop", np.zeros((1, 1, 1), np.uint8)))
+    short.append_sampled(GenerateResult([1], [0.0], [0], "stop", np.zeros((1, 1, 1), np.uint8)), 0.5)
     assert short.build().routed_experts[:, 0, 0].tolist() == [0, -1, -1], "rows that are missing stay -1"
+    assert short.build().temperatures.tolist() == [1, 1, 0.5]
 
 
 AGENT = """

@@ -130,15 +130,32 @@ def environment(values: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
+_QUIET = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
+
+
+def import_vllm() -> None:
+    """Import what start_async_llm needs, some 7 s of CPU; the log settings take effect with the first import."""
+    with environment(_QUIET):
+        import vllm.v1.engine.async_llm  # noqa: F401
+
+
+def vllm_release() -> str:
+    import vllm
+
+    return vllm.__version__
+
+
+def start_async_llm(arguments: dict[str, Any]) -> Any:
+    """An AsyncLLM with these engine arguments; blocks until its core is ready."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
 def vllm_environment(device: str, tensor_parallel_size: int, cores: list[int] | None, eager: bool) -> dict[str, str]:
     """Environment of an engine's core process. `cores`: the CPU cores its threads may use; None leaves it half of them."""
-    values = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    values = {**_QUIET, "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "TOKENIZERS_PARALLELISM": "false"}
     if device == "cuda":
         return values
     ranks = tensor_parallel_size
@@ -205,6 +222,13 @@ def tokens_so_far(llm: Any, request_id: str) -> int | None:
     processor = llm.output_processor
     internal = processor.external_req_ids.get(request_id)
     return processor.request_states[internal[0]].detokenizer.num_output_tokens() if internal else None
+
+
+def fail_requests(llm: Any) -> None:
+    """End every request in flight with vLLM's dead-engine error, which its shutdown forgets to do."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    llm.output_processor.propagate_error(EngineDeadError())
 
 
 class StepStats:

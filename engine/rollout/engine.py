@@ -70,6 +70,9 @@ class VllmEngine:
     """
 
     def __init__(self) -> None:
+        started = time.perf_counter()
+        compat.import_vllm()  # here and not in start: seconds that pass while the model is still being prepared
+        self._import_seconds = time.perf_counter() - started
         self.version = 0
         self._llm: Any = None
         self._flights: dict[str, _Flight] = {}
@@ -91,21 +94,16 @@ class VllmEngine:
         variables = compat.vllm_environment(spec.device, spec.tensor_parallel_size, spec.cores, spec.enforce_eager)
         started = time.perf_counter()
         with compat.environment(variables | offline):
-            import vllm
-            from vllm.engine.arg_utils import AsyncEngineArgs
-            from vllm.v1.engine.async_llm import AsyncLLM
-
-            imported = time.perf_counter()
-            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(spec)))
+            self._llm = compat.start_async_llm(engine_arguments(spec))
         self._steps = compat.StepStats.attach(self._llm)
         self._stop_ids = stop_token_ids(spec.model_path, self._llm.model_config.hf_config)
         self._max_len = self._llm.model_config.max_model_len
         self._layers = (await self._rpc("moe_layer_ids"))[0] if spec.return_routed_experts else []
         self._watch = asyncio.create_task(self._watch_core())
         return {
-            "vllm": vllm.__version__,
-            "import_s": imported - started,
-            "start_s": time.perf_counter() - imported,
+            "vllm": compat.vllm_release(),
+            "import_s": self._import_seconds,
+            "start_s": time.perf_counter() - started,
             "max_model_len": self._max_len,
             "eos_token_ids": self._stop_ids,
             "routed_layers": self._layers,
@@ -259,7 +257,9 @@ class VllmEngine:
         except EngineDead:
             raise
         except Exception as error:
-            await self._end(f"a weight update failed half-way: {error}")
+            message = self._say_dead(f"a weight update failed half-way: {error}")
+            await self.shutdown()
+            raise EngineDead(message) from None
         finally:
             self._updating = False
         self._turn_to(version)
@@ -307,7 +307,9 @@ class VllmEngine:
             return
         llm, self._llm = self._llm, None
         self._death = self._death or "it was shut down"
-        self._watch.cancel()
+        if asyncio.current_task() is not self._watch:
+            self._watch.cancel()
+        compat.fail_requests(llm)
         await asyncio.to_thread(llm.shutdown, SHUTDOWN_SECONDS)
 
     async def _rpc(self, method: str) -> list[Any]:
@@ -332,19 +334,13 @@ class VllmEngine:
     async def _watch_core(self) -> None:
         """End the engine when it has work and its core answers nothing for hang_timeout_s."""
         while True:
-            await asyncio.sleep(PING_SECONDS)
+            await asyncio.sleep(min(PING_SECONDS, self.spec.hang_timeout_s))
             if self._flights and not self._updating:
                 try:
-                    await self._call("ping", self._llm.is_paused(), timeout=self.spec.hang_timeout_s)
-                except EngineDead as death:
-                    await self._end(str(death), raises=False)
+                    await self._call("a ping", self._llm.is_paused(), timeout=self.spec.hang_timeout_s)
+                except EngineDead:
+                    await self.shutdown()
                     return
-
-    async def _end(self, reason: str, raises: bool = True) -> None:
-        message = self._say_dead(reason)
-        await self.shutdown()
-        if raises:
-            raise EngineDead(message) from None
 
     def _say_dead(self, reason: str) -> str:
         """The first reason stays: later ones follow from it."""
@@ -387,6 +383,7 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         "enable_return_routed_experts": spec.return_routed_experts,
         "skip_tokenizer_init": not has_tokenizer(spec.model_path),
         "generation_config": "vllm",
+        "use_tqdm_on_load": False,
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "engine.sync.worker.WorkerExtension",
         "weight_transfer_config": {"backend": "molt"},

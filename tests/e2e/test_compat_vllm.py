@@ -9,6 +9,7 @@ import pytest
 
 from engine import compat
 from engine.rollout.engine import EngineSpec, engine_arguments
+from engine.rollout.transport import EngineDead
 
 
 @pytest.fixture(scope="module")
@@ -82,30 +83,42 @@ async def test_a_drain_returns_when_vllms_output_handler_has_processed_all_that_
     llm.output_handler.cancel()
 
 
-def test_tokens_so_far_follows_vllms_request_state(vllm):
+@pytest.fixture
+def in_flight(vllm):
+    """An AsyncLLM's front-end state with one request "r", and that request's output queue."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
-    from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+    from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 
     processor = OutputProcessor(None, log_stats=False)
-    fields = {f: None for f in EngineCoreRequest.__struct_fields__ if f in EngineCoreRequest.__struct_fields__}
     params = SamplingParams(logprobs=0, flat_logprobs=True, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-    fields |= {
-        "request_id": "r-1",
-        "external_req_id": "r",
-        "prompt_token_ids": [1, 2],
-        "sampling_params": params,
-        "arrival_time": 0.0,
-    }
-    processor.add_request(EngineCoreRequest(**fields), None, queue=RequestOutputCollector(params.output_kind, "r-1"))
-    llm = SimpleNamespace(output_processor=processor)
+    fields = dict.fromkeys(EngineCoreRequest.__struct_fields__) | {"request_id": "r-1", "external_req_id": "r"}
+    fields |= {"prompt_token_ids": [1, 2], "sampling_params": params, "arrival_time": 0.0}
+    queue = RequestOutputCollector(params.output_kind, "r-1")
+    processor.add_request(EngineCoreRequest(**fields), None, queue=queue)
+    return SimpleNamespace(output_processor=processor), queue
+
+
+def test_tokens_so_far_follows_vllms_request_state(in_flight):
+    from vllm.v1.engine import EngineCoreOutput
+
+    llm, queue = in_flight
     assert compat.tokens_so_far(llm, "r") == 0
     for received in (1, 2):
-        processor.process_outputs([EngineCoreOutput(request_id="r-1", new_token_ids=[7])])
+        llm.output_processor.process_outputs([EngineCoreOutput(request_id="r-1", new_token_ids=[7])])
         assert compat.tokens_so_far(llm, "r") == received
-    processor.abort_requests(["r"], internal=False)
+    assert queue.get_nowait() is None
+    llm.output_processor.abort_requests(["r"], internal=False)
     assert compat.tokens_so_far(llm, "r") is None
+    assert queue.get_nowait().outputs[0].token_ids == [7, 7]
+
+
+def test_failed_requests_raise_where_their_output_is_awaited(in_flight):
+    llm, queue = in_flight
+    compat.fail_requests(llm)
+    with pytest.raises(EngineDead, match="core has ended"), compat.plain_vllm_errors():
+        queue.get_nowait()
 
 
 def test_step_stats_read_vllms_records(vllm):

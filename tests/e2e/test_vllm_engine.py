@@ -76,6 +76,7 @@ class Rig:
                 enforce_eager=True,
                 return_routed_experts=moe,
                 enable_prefix_caching=not moe,
+                hang_timeout_s=5.0,
             )
         )
         shapes = weight_shapes(model)
@@ -248,3 +249,16 @@ async def test_a_dead_core_fails_requests_and_calls_at_once(dense):
     assert all(isinstance(e, EngineDead | GenerateResult) for e in ends)
     with pytest.raises(EngineDead, match="engine 0"):
         await dense.engine.pause()
+
+
+async def test_a_core_that_hangs_is_found_and_ended(moe):
+    await moe.publish(only(A, seed=0))
+    moe.engine.spec.hang_timeout_s = 1.0
+    before = (await moe.engine.stats()).tokens
+    task = moe.generate([2, 3], max_tokens=120)
+    await moe.until_tokens(before + 1)
+    os.kill(moe.facts["worker_pids"][0], signal.SIGSTOP)
+    with pytest.raises(EngineDead, match="did not answer"):
+        await task
+    with pytest.raises(EngineDead, match="did not answer"):
+        await moe.engine.stats()

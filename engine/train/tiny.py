@@ -39,6 +39,8 @@ ASCII = "\n" + "".join(map(chr, range(32, 127)))
 MAX_POSITIONS = 1024
 HEAD_DIM = 32  # the smallest that vLLM computes on CPU
 WARMUP_BATCH = 64
+# Large enough that the choice of experts shows in the log-probs.
+EXPERT_GAIN = 2.0
 WARMUP_EXAMPLES = 20_000
 CHAT_TEMPLATE = (
     "{% for message in messages %}" + START + "{{ message['role'] }}\n{{ message['content'] }}" + END + "\n{% endfor %}"
@@ -76,7 +78,12 @@ def _moe(shape: dict[str, Any], num_experts: int, top_k: int) -> Qwen3MoeForCaus
         **shape, moe_intermediate_size=shape["hidden_size"], num_experts=num_experts, num_experts_per_tok=top_k,
         norm_topk_prob=True,
     )  # fmt: skip
-    return Qwen3MoeForCausalLM(config)
+    model = Qwen3MoeForCausalLM(config)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for weight in layer.mlp.experts.parameters():
+                weight.mul_(EXPERT_GAIN)
+    return model
 
 
 def build_tokenizer(chars: str = ASCII) -> PreTrainedTokenizerFast:

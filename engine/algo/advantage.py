@@ -83,6 +83,15 @@ def reinforce(inputs: AdvantageInputs) -> torch.Tensor:
     return torch.where(mask_ST, returns_ST, 0) if inputs.no_whiten else whiten(returns_ST, mask_ST)
 
 
+@estimator("on_policy_distill", uses_groups=False)
+def on_policy_distill(inputs: AdvantageInputs) -> torch.Tensor:
+    """-(log pi - log pi_teacher) of each token, which comes in as token reward: the reverse KL, without any reward of rollouts
+    (Lu et al., "On-Policy Distillation", 2025)."""
+    if inputs.token_rewards_ST is None:
+        return torch.zeros_like(inputs.mask_ST, dtype=torch.float64)
+    return torch.where(inputs.mask_ST, inputs.token_rewards_ST.double(), 0)
+
+
 @estimator("grpo", uses_groups=True)
 def grpo(inputs: AdvantageInputs) -> torch.Tensor:
     """(r - group mean) / (group std + 1e-9), the same for every token of every segment of the rollout.

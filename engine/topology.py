@@ -52,13 +52,14 @@ def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
     """
     use_gpus = config.placement.device != "cpu" and any(node.gpus for node in nodes)
     free = {node.label: node.gpus if use_gpus else 1_000_000 for node in nodes}
+    whole = dict(free)
     labels = [node.label for node in nodes]
     trainer_nodes = _trainer_nodes(labels, free, config)
     trainers = tuple(label for label in trainer_nodes for _ in range(config.actor.num_gpus_per_node))
     for label in trainers:
         free[label] -= 1
     others = [label for label in labels if label not in trainer_nodes]
-    engines = _engine_nodes(others, trainer_nodes, free, config)
+    engines = _engine_nodes(others, trainer_nodes, free, whole, config)
     runner_nodes = others or labels
     runners = tuple(runner_nodes[i % len(runner_nodes)] for i in range(config.rollout.num_runners))
     return Layout(tuple(engines), trainers, runners, labels[0])
@@ -72,9 +73,11 @@ def _trainer_nodes(labels: Sequence[str], free: dict[str, int], config: Config) 
     return sorted(fitting[:wanted], key=labels.index)
 
 
-def _engine_nodes(others: Sequence[str], trainer_nodes: Sequence[str], free: dict[str, int], config: Config) -> list[str]:
+def _engine_nodes(
+    others: Sequence[str], trainer_nodes: Sequence[str], free: dict[str, int], whole: dict[str, int], config: Config
+) -> list[str]:
     """The first node of every engine: nodes without trainer ranks before what the trainer leaves."""
-    chosen, whole = [], dict(free)
+    chosen: list[str] = []
     for _ in range(config.vllm.num_engines):
         nodes = _one_engine((others, trainer_nodes), free, whole, config.vllm.tensor_parallel_size)
         if not nodes:

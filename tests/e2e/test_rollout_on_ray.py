@@ -10,6 +10,7 @@ from engine.data import PromptStream, Source
 from engine.placement import Cluster, Remote
 from engine.records import check_rollout
 from engine.rollout.dispatch import RunnerDispatch
+from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import PoolSettings, RolloutPool
 from engine.rollout.router import Router
 from engine.rollout.runner import AgentRunnerActor, RunnerSpec
@@ -37,10 +38,10 @@ async def rollout_path(tmp_path, engines=2, runners=2, **engine_options):
     agent.write_text(AGENT)
     engine_handles = [spawn(ScriptedEngine, Script(lambda turn: 40), routing=(2, 2), **engine_options) for _ in range(engines)]
     router = spawn(Router)
-    await router.start(engine_handles, LOST)
+    await router.start([MailboxClient(e) for e in engine_handles], LOST)
     runner_handles = [spawn(AgentRunnerActor) for _ in range(runners)]
     spec = RunnerSpec(str(agent), CharTokenizer(), max_len=200)
-    await asyncio.gather(*[r.start(spec, router, ray.put) for r in runner_handles])
+    await asyncio.gather(*[r.start(spec, MailboxClient(router), ray.put) for r in runner_handles])
     prompts = PromptStream([Source("p", [(f"{i}+1=", None, {}) for i in range(12)])], (), seed=0, epochs=1)
     settings = PoolSettings(groups_per_batch=3, n_samples=4, max_staleness=1)
     return RolloutPool(prompts, RunnerDispatch(runner_handles, LOST), settings), router, engine_handles, runner_handles

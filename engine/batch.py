@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.algo.advantage import ESTIMATORS, AdvantageInputs
+from engine.algo.advantage import ESTIMATORS, AdvantageInputs, generalized_advantages
 from engine.config import Config
 from engine.rollout.filtering import FILTER_REASONS
 from engine.rollout.pool import Batch
@@ -97,7 +97,10 @@ def set_advantages(batch: PreparedBatch, measured: dict[int, Measured], config: 
     """Advantages of every sample of the order; `measured` by sample is needed where `config.measures_first`."""
     if not batch.rows:
         return
-    advantages_ST = ESTIMATORS[config.algo.advantage.estimator](advantage_inputs(batch, measured, config))
+    inputs = advantage_inputs(batch, measured, config)
+    advantages_ST = ESTIMATORS[config.algo.advantage.estimator](inputs)
+    if inputs.values_ST is not None:
+        set_returns(batch, inputs)
     for row, sample, advantages_T in zip(batch.rows, batch.order.samples, advantages_ST, strict=True):
         values = advantages_T[: row.summary.sampled].float().numpy()
         # An advantage that all tokens share travels as a number.
@@ -105,21 +108,33 @@ def set_advantages(batch: PreparedBatch, measured: dict[int, Measured], config: 
         batch.advantages.append(float(values.mean()))
 
 
+def set_returns(batch: PreparedBatch, inputs: AdvantageInputs) -> None:
+    """What the critic learns: its values before the batch, and the returns they should have been."""
+    returns_ST = generalized_advantages(inputs) + inputs.values_ST
+    for row, sample, values_T, returns_T in zip(batch.rows, batch.order.samples, inputs.values_ST, returns_ST, strict=True):
+        sample.values, sample.returns = (x_T[: row.summary.sampled].float().numpy() for x_T in (values_T, returns_T))
+
+
 def advantage_inputs(batch: PreparedBatch, measured: dict[int, Measured], config: Config) -> AdvantageInputs:
     """Shapes (S, T) over the sampled tokens of each row, feedback left out, so a discount counts sampled tokens."""
     sampled_S = torch.tensor([row.summary.sampled for row in batch.rows])
     mask_ST = torch.arange(int(sampled_S.max()))[None, :] < sampled_S[:, None]
     settings = config.algo.advantage
-    rewards_ST = None
-    if config.measures_first:
-        rewards_ST = torch.zeros(mask_ST.shape, dtype=torch.float64)
-        rewards_ST[mask_ST] = torch.cat([torch.from_numpy(measured[s].rewards).double() for s in range(len(batch.rows))])
+    found = [measured[s] for s in range(len(batch.rows))] if config.measures_first else []
+
+    def aligned(rows: list[np.ndarray]) -> torch.Tensor:
+        values_ST = torch.zeros(mask_ST.shape, dtype=torch.float64)
+        values_ST[mask_ST] = torch.from_numpy(np.concatenate(rows)).double()
+        return values_ST
+
     return AdvantageInputs(
         rewards_R=torch.tensor(batch.rewards, dtype=torch.float64),
         group_R=torch.tensor(batch.groups),
         rollout_S=torch.tensor([row.rollout_index for row in batch.rows]),
         mask_ST=mask_ST,
-        token_rewards_ST=rewards_ST,
+        token_rewards_ST=aligned([m.rewards for m in found]) if config.token_rewards else None,
+        values_ST=aligned([m.values for m in found]) if settings.estimator == "gae" else None,
+        lam=settings.lam,
         gamma=settings.gamma,
         no_whiten=settings.no_whiten,
     )

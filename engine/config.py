@@ -67,6 +67,11 @@ class ActorConfig(Section):
     num_gpus_per_node: PositiveInt = option(1, "trainer ranks per node (one GPU each; CPU processes without GPUs)")
 
 
+class CriticConfig(Section):
+    adam: AdamConfig = AdamConfig(lr=1e-5)
+    value_clip: PositiveFloat = option(0.2, "how far a value may move from that before the batch, in the loss of the critic")
+
+
 class RefConfig(Section):
     model_name_or_path: str = option("", "frozen reference or teacher; the actor's own name means its weights at the start")
 
@@ -93,11 +98,12 @@ class DataConfig(Section):
 
 
 class AdvantageConfig(Section):
-    estimator: Literal["reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "on_policy_distill"] = option(
+    estimator: Literal["reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "gae", "on_policy_distill"] = option(
         "reinforce", "advantage estimator"
     )
-    gamma: Share = option(1.0, "discount per token (reinforce)")
-    no_whiten: bool = option(False, "skip the whitening of reinforce and reinforce_baseline")
+    gamma: Share = option(1.0, "discount per token (reinforce, gae)")
+    lam: Share = option(1.0, "decay of GAE; 1: the whole return")
+    no_whiten: bool = option(False, "skip the whitening of reinforce, reinforce_baseline and gae")
     is_correction_preset: Literal["tis", "icepop", "mis"] | None = option(
         None, "level and mode at once: tis = token trunc, icepop = token mask, mis = seq mask"
     )
@@ -251,6 +257,7 @@ class SlurmConfig(Section):
 class Config(Section):
     recipe: RecipeInfo = RecipeInfo()
     actor: ActorConfig = ActorConfig()
+    critic: CriticConfig = CriticConfig()
     ref: RefConfig = RefConfig()
     fsdp: FsdpConfig = FsdpConfig()
     data: DataConfig = DataConfig()
@@ -276,7 +283,12 @@ class Config(Section):
 
     @property
     def measures_first(self) -> bool:
-        """Whether the advantages need a pass of the models over the batch: a KL in the reward, or distillation."""
+        """Whether the advantages need a pass of the models over the batch: a KL in the reward, a teacher, or a critic."""
+        return self.token_rewards or self.algo.advantage.estimator == "gae"
+
+    @property
+    def token_rewards(self) -> bool:
+        """Whether single tokens have a reward: a KL to the reference, or to a teacher."""
         return self.distills or (self.algo.kl.init_coef > 0 and not self.algo.kl.use_loss)
 
     @property

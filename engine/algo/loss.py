@@ -219,7 +219,30 @@ def kl_sums(kl_ST: torch.Tensor, mask_ST: torch.Tensor) -> Sums:
     return {"loss/kl_sum": (mask_ST * kl_ST.detach()).double().sum(), "loss/kl_tokens": mask_ST.sum().double()}
 
 
+def value_loss(
+    values_ST: torch.Tensor,
+    old_values_ST: torch.Tensor,
+    returns_ST: torch.Tensor,
+    mask_ST: torch.Tensor,
+    clip: float,
+    denominators: Denominators,
+) -> tuple[torch.Tensor, Sums]:
+    """The critic's objective, 0.5 max((V - R)^2, (V_old + clamp(V - V_old, +-clip) - R)^2), as a token mean; metric sums."""
+    values_ST = torch.where(mask_ST, values_ST, 0)
+    near_ST = old_values_ST + (values_ST - old_values_ST).clamp(-clip, clip)
+    plain_ST, clipped_ST = (values_ST - returns_ST).square(), (near_ST - returns_ST).square()
+    loss_ST = 0.5 * torch.where(mask_ST, torch.maximum(plain_ST, clipped_ST), 0)
+    sums = {
+        "loss/value_sum": loss_ST.detach().double().sum(),
+        "loss/value_tokens": mask_ST.sum().double(),
+        "loss/value_clipped": (mask_ST & (clipped_ST > plain_ST)).sum().double(),
+    }
+    return token_mean(loss_ST, mask_ST, denominators), sums
+
+
 _FRACTIONS = {
+    "loss/value": ("loss/value_sum", "loss/value_tokens"),
+    "loss/value_clip_frac": ("loss/value_clipped", "loss/value_tokens"),
     "loss/kl": ("loss/kl_sum", "loss/kl_tokens"),
     "loss/policy": ("loss/policy_sum", "loss/tokens"),
     "loss/entropy": ("loss/entropy_sum", "loss/tokens"),

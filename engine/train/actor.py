@@ -29,7 +29,7 @@ from engine.placement import free_port
 from engine.records import InvariantError
 from engine.sync.transfer import Link, WeightManifest, WeightSender
 from engine.train.balance import form_micro_batches
-from engine.train.checkpoint import load_checkpoint, save_checkpoint
+from engine.train.checkpoint import Trained, load_checkpoint, save_checkpoint
 from engine.train.collate import (
     Get,
     MicroBatch,
@@ -41,6 +41,7 @@ from engine.train.collate import (
     samples_of,
     traced_rows,
 )
+from engine.train.critic import Critic
 from engine.train.model import ModelOptions, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale, set_learning_rate
 from engine.train.passes import (
@@ -68,6 +69,7 @@ class _Batch:
     sums: Sums = field(default_factory=dict)
     traces: list[TraceTensors] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
+    critic_grad_norms: list[float] = field(default_factory=list)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -136,6 +138,7 @@ class Trainer:
         self.policy = shard_policy(causal_lm, mesh, options)
         self.reference = self._load_reference(mesh, options)
         self.kl = KlControl.of(self.config)
+        self.critic = self._load_critic(mesh, options)
         self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam)
         self.step = 0
         self.live: dict[str, Any] = {}
@@ -153,6 +156,12 @@ class Trainer:
         options = replace(options, gradient_checkpoint="none")
         replay, vocab_size = self.config.train.routing_replay, self.model_config.vocab_size
         return Reference(self.spec.reference_path, mesh, options, vocab_size, self.routing_shape, replay)
+
+    def _load_critic(self, mesh: DeviceMesh, options: ModelOptions) -> Critic | None:
+        config = self.config
+        if config.algo.advantage.estimator != "gae":
+            return None
+        return Critic(self.spec.model_path, mesh, options, config.critic, config.train.routing_replay)
 
     def _use_machine(self, spec: TrainerSpec) -> None:
         if spec.cores:
@@ -174,23 +183,33 @@ class Trainer:
     # Training
 
     def measure(self, order: TrainOrder) -> dict[int, Measured]:
-        """Token rewards of this rank's samples, for `batch.set_advantages`: -coefficient * KL to the reference.
+        """Token rewards and values of this rank's samples, for `batch.set_advantages`.
 
         All ranks call it with the same order, before `train`.
         """
         self.kl.measured = {}
         found: dict[int, Measured] = {}
         for batch in [b for step in self._load(order) for b in step]:
-            sampled_BT = batch.sampled_BT
-            logprobs_BT = replayed_logprobs(self.policy, batch, sampled_BT, self.routing)
-            reference_BT = batch.rollout_logprobs_BT
-            if not self.kl.to_rollout and self.reference is not None:
-                reference_BT = self.reference.logprobs(batch, sampled_BT)
-            kl_BT = kl_estimate(logprobs_BT, reference_BT, self.kl.estimator, self.kl.to_rollout)
-            self.kl.measured = add_sums(self.kl.measured, kl_sums(kl_BT, batch.mask_BT))
-            rewards_BT = -self.kl.coef * kl_BT
-            found |= {s: Measured(rewards_BT[row][sampled_BT[row]].cpu().numpy()) for row, s in enumerate(batch.samples)}
+            rewards_BT = self._token_rewards(batch) if self.config.token_rewards else None
+            values_BT = self.critic.values(batch) if self.critic else None
+            for row, sample in enumerate(batch.samples):
+                parts = [
+                    None if tensor_BT is None else tensor_BT[row][batch.sampled_BT[row]].cpu().numpy()
+                    for tensor_BT in (rewards_BT, values_BT)
+                ]
+                found[sample] = Measured(*parts)
         return found
+
+    def _token_rewards(self, batch: MicroBatch) -> torch.Tensor:
+        """-coefficient * KL to the reference, (B, T) at the sampled tokens."""
+        sampled_BT = batch.sampled_BT
+        logprobs_BT = replayed_logprobs(self.policy, batch, sampled_BT, self.routing)
+        reference_BT = batch.rollout_logprobs_BT
+        if not self.kl.to_rollout and self.reference is not None:
+            reference_BT = self.reference.logprobs(batch, sampled_BT)
+        kl_BT = kl_estimate(logprobs_BT, reference_BT, self.kl.estimator, self.kl.to_rollout)
+        self.kl.measured = add_sums(self.kl.measured, kl_sums(kl_BT, batch.mask_BT))
+        return -self.kl.coef * kl_BT
 
     def train(self, order: TrainOrder) -> TrainReport:
         """Train on one batch: one or more optimizer steps. Raises InvariantError before anything is changed."""
@@ -214,6 +233,8 @@ class Trainer:
         metrics |= self.kl.step(metrics.get("loss/kl"))
         if active:
             metrics |= {"optim/grad_norm": float(np.mean(state.grad_norms)), "optim/lr": lr}
+        if state.critic_grad_norms:
+            metrics["optim/critic_grad_norm"] = float(np.mean(state.critic_grad_norms))
         return TrainReport(metrics, state.seconds, stepped=bool(active), traces=state.traces)
 
     def _load(self, order: TrainOrder) -> list[list[MicroBatch]]:
@@ -248,11 +269,15 @@ class Trainer:
     ) -> None:
         with state.timed("forward_backward"):
             for index, (batch, old_BT) in enumerate(zip(batches, old, strict=True)):
-                self.policy.set_requires_gradient_sync(index == len(batches) - 1)
+                last = index == len(batches) - 1
+                self.policy.set_requires_gradient_sync(last)
                 rows = traced_rows(order, batch)
                 reference_BT = None
                 if self.reference is not None and settings.policy.kl_coef and not settings.policy.kl_to_rollout:
                     reference_BT = self.reference.logprobs(batch, batch.mask_BT)
+                if self.critic:
+                    counts = settings.denominators(batch)
+                    state.sums = add_sums(state.sums, self.critic.train_pass(batch, order, counts, self.spec.world, last))
                 sums, traces = train_pass(self.policy, batch, old_BT, settings, self.routing, rows, reference_BT)
                 state.sums = add_sums(state.sums, sums)
                 state.traces += traces
@@ -260,14 +285,18 @@ class Trainer:
             state.grad_norms.append(clip_grad_norm(self.policy.parameters(), self.config.actor.max_norm))
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.critic:
+                state.critic_grad_norms.append(self.critic.step(self.config.actor.max_norm, self._learning_rate_scale()))
 
-    def _learning_rate(self) -> float:
+    def _learning_rate_scale(self) -> float:
         actor = self.config.actor
-        scale = learning_rate_scale(
+        return learning_rate_scale(
             self.step, self.spec.total_steps, shape=actor.lr_scheduler, warmup_ratio=actor.lr_warmup_ratio,
             min_ratio=actor.min_lr_ratio,
         )  # fmt: skip
-        return self.live.get("actor.adam.lr", actor.adam.lr) * scale
+
+    def _learning_rate(self) -> float:
+        return self.live.get("actor.adam.lr", self.config.actor.adam.lr) * self._learning_rate_scale()
 
     def _policy_settings(self) -> PolicySettings:
         settings = policy_settings(self.config, self.live.get("algo.advantage.is_correction_threshold"))
@@ -314,6 +343,10 @@ class Trainer:
 
     # Checkpoints
 
+    def _trained(self) -> Trained:
+        actor: Trained = {"actor": (self.policy, self.optimizer)}
+        return actor | ({"critic": (self.critic.model, self.critic.optimizer)} if self.critic else {})
+
     def save(self, path: str, controller_state: bytes = b"", hf: bool = False) -> None:
         """Write one checkpoint directory; it is complete when all ranks have returned."""
 
@@ -321,11 +354,11 @@ class Trainer:
             self.save_hf(str(folder / "hf"))
 
         state = {"step": self.step, "live": self.live, "kl_coef": self.kl.coef}
-        save_checkpoint(Path(path), self.policy, self.optimizer, state, controller_state, export if hf else None)
+        save_checkpoint(Path(path), self._trained(), state, controller_state, export if hf else None)
 
     def load(self, path: str) -> bytes:
         """Restore a complete checkpoint and return the controller's state. Raises CheckpointError."""
-        state, controller_state = load_checkpoint(Path(path), self.policy, self.optimizer)
+        state, controller_state = load_checkpoint(Path(path), self._trained())
         self.step, self.live, self.kl.coef = state["step"], state["live"], state["kl_coef"]
         return controller_state
 

@@ -39,6 +39,7 @@ class SampleRef:
 
     payload     object reference to the group's list[Rollout]
     advantage   a number for all sampled tokens, or one float32 per sampled token in order
+    values, returns  one float32 per sampled token where there is a critic: its value before the batch, and its target
     """
 
     payload: Any
@@ -47,6 +48,8 @@ class SampleRef:
     length: int
     advantage: float | np.ndarray = 0.0
     trace: bool = False
+    values: np.ndarray | None = None
+    returns: np.ndarray | None = None
 
 
 @dataclass
@@ -81,9 +84,11 @@ class Measured:
     """What the models say about the sampled tokens of one sample before the batch is trained, in order: float32 (n,).
 
     rewards  reward of each token, such as -beta * kl
+    values   the critic's value before each token
     """
 
     rewards: np.ndarray | None = None
+    values: np.ndarray | None = None
 
 
 @dataclass

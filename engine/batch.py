@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.algo.advantage import ESTIMATORS, AdvantageInputs
+from engine.algo.advantage import ESTIMATORS, AdvantageInputs, generalized_advantages
 from engine.config import Config
 from engine.rollout.filtering import FILTER_REASONS
 from engine.rollout.pool import Batch
 from engine.rollout.transport import FinishedGroup, RolloutSummary, SegmentSummary
 from engine.train.balance import plan_optimizer_steps
-from engine.train.plan import SampleRef, TrainOrder
+from engine.train.plan import Measured, SampleRef, TrainOrder
 
 
 @dataclass
@@ -32,11 +32,17 @@ class Row:
 
 @dataclass
 class PreparedBatch:
-    """The order for the trainer, the rows behind its samples, and what the controller already knows to report."""
+    """The order for the trainer, the rows behind its samples, and what the controller already knows to report.
+
+    rewards, groups  reward and group index of each rollout that has a row
+    advantages       mean advantage of each row, once `set_advantages` has run
+    """
 
     order: TrainOrder
     rows: list[Row]
-    advantages: list[float]
+    rewards: list[float]
+    groups: list[int]
+    advantages: list[float] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
@@ -87,20 +93,51 @@ def shaped_reward(rollout: RolloutSummary, config: Config) -> float:
     return clipped_reward(reward, settings.clip_range)
 
 
-def compute_advantages(rows: list[Row], rewards: list[float], groups: list[int], config: Config) -> torch.Tensor:
-    """Advantages (S, T) over the sampled tokens of each row, feedback left out, so a discount counts sampled tokens."""
-    sampled_S = torch.tensor([row.summary.sampled for row in rows])
+def set_advantages(batch: PreparedBatch, measured: dict[int, Measured], config: Config) -> None:
+    """Advantages of every sample of the order; `measured` by sample is needed where `config.measures_first`."""
+    if not batch.rows:
+        return
+    inputs = advantage_inputs(batch, measured, config)
+    advantages_ST = ESTIMATORS[config.algo.advantage.estimator](inputs)
+    if inputs.values_ST is not None:
+        set_returns(batch, inputs)
+    for row, sample, advantages_T in zip(batch.rows, batch.order.samples, advantages_ST, strict=True):
+        values = advantages_T[: row.summary.sampled].float().numpy()
+        # An advantage that all tokens share travels as a number.
+        sample.advantage = float(values[0]) if np.all(values == values[0]) else values
+        batch.advantages.append(float(values.mean()))
+
+
+def set_returns(batch: PreparedBatch, inputs: AdvantageInputs) -> None:
+    """What the critic learns: its values before the batch, and the returns they should have been."""
+    returns_ST = generalized_advantages(inputs) + inputs.values_ST
+    for row, sample, values_T, returns_T in zip(batch.rows, batch.order.samples, inputs.values_ST, returns_ST, strict=True):
+        sample.values, sample.returns = (x_T[: row.summary.sampled].float().numpy() for x_T in (values_T, returns_T))
+
+
+def advantage_inputs(batch: PreparedBatch, measured: dict[int, Measured], config: Config) -> AdvantageInputs:
+    """Shapes (S, T) over the sampled tokens of each row, feedback left out, so a discount counts sampled tokens."""
+    sampled_S = torch.tensor([row.summary.sampled for row in batch.rows])
     mask_ST = torch.arange(int(sampled_S.max()))[None, :] < sampled_S[:, None]
     settings = config.algo.advantage
-    inputs = AdvantageInputs(
-        rewards_R=torch.tensor(rewards, dtype=torch.float64),
-        group_R=torch.tensor(groups),
-        rollout_S=torch.tensor([row.rollout_index for row in rows]),
+    found = [measured[s] for s in range(len(batch.rows))] if config.measures_first else []
+
+    def aligned(rows: list[np.ndarray]) -> torch.Tensor:
+        values_ST = torch.zeros(mask_ST.shape, dtype=torch.float64)
+        values_ST[mask_ST] = torch.from_numpy(np.concatenate(rows)).double()
+        return values_ST
+
+    return AdvantageInputs(
+        rewards_R=torch.tensor(batch.rewards, dtype=torch.float64),
+        group_R=torch.tensor(batch.groups),
+        rollout_S=torch.tensor([row.rollout_index for row in batch.rows]),
         mask_ST=mask_ST,
+        token_rewards_ST=aligned([m.rewards for m in found]) if config.token_rewards else None,
+        values_ST=aligned([m.values for m in found]) if settings.estimator == "gae" else None,
+        lam=settings.lam,
         gamma=settings.gamma,
         no_whiten=settings.no_whiten,
     )
-    return ESTIMATORS[settings.estimator](inputs)
 
 
 def reward_metrics(rewards: list[float], groups: list[int]) -> dict[str, float]:
@@ -143,7 +180,10 @@ def spanning_rollouts(rollouts: list[RolloutSummary]) -> int:
 
 
 def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
-    """Build the order for one consumed batch; a few rollouts, evenly spread, are marked for inspection."""
+    """Build the order for one consumed batch; a few rollouts, evenly spread, are marked for inspection.
+
+    Its advantages are still missing where `config.measures_first`.
+    """
     groups = taken.groups
     rows, rollouts, dropped = select_rows(groups, taken.version - max_staleness)
     rewards = [shaped_reward(r, config) for r in rollouts]
@@ -151,10 +191,8 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
     rollout_groups = [0] * len(rollouts)
     for row in rows:
         rollout_groups[row.rollout_index] = group_index[row.group.group_id]
-    advantages_ST = compute_advantages(rows, rewards, rollout_groups, config) if rows else torch.zeros(0, 0)
-    values = [a[: row.summary.sampled].float().numpy() for row, a in zip(rows, advantages_ST, strict=True)]
     traced = traced_rollouts(len(rollouts), config.trace.rollouts_per_step)
-    samples = [sample_ref(row, v, row.rollout_index in traced) for row, v in zip(rows, values)]
+    samples = [sample_ref(row, row.rollout_index in traced) for row in rows]
     steps = plan_optimizer_steps(
         lengths=[row.summary.length for row in rows],
         tokens=[row.trained for row in rows],
@@ -171,7 +209,10 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
         metrics["rollout/filter_pass_frac"] = len(groups) / (len(groups) + refused)
     metrics["staleness/dropped_rollouts"] = float(dropped)
     metrics["staleness/spanning_rollouts"] = float(spanning_rollouts(rollouts))
-    return PreparedBatch(order, rows, [float(v.mean()) for v in values], metrics)
+    prepared = PreparedBatch(order, rows, rewards, rollout_groups, metrics=metrics)
+    if not config.measures_first:
+        set_advantages(prepared, {}, config)
+    return prepared
 
 
 def traced_rollouts(count: int, wanted: int) -> set[int]:
@@ -179,7 +220,5 @@ def traced_rollouts(count: int, wanted: int) -> set[int]:
     return {i * count // wanted for i in range(wanted)} if 0 < wanted < count else set(range(count if wanted else 0))
 
 
-def sample_ref(row: Row, advantages: np.ndarray, traced: bool) -> SampleRef:
-    """The order for one segment; an advantage that all its tokens share travels as a number."""
-    advantage = float(advantages[0]) if np.all(advantages == advantages[0]) else advantages
-    return SampleRef(row.group.payload, row.rollout, row.segment, row.summary.length, advantage, traced)
+def sample_ref(row: Row, traced: bool) -> SampleRef:
+    return SampleRef(row.group.payload, row.rollout, row.segment, row.summary.length, trace=traced)

@@ -44,9 +44,10 @@ def allocation_is_large_enough(config: Config) -> Iterator[Problem]:
     slurm, per_node = config.slurm, config.slurm.gpus_per_node
     if not per_node or config.placement.device == "cpu":
         return
-    if config.vllm.tensor_parallel_size > per_node:
-        yield Problem("vllm.tensor_parallel_size", f"{config.vllm.tensor_parallel_size} does not fit a node of {per_node} GPUs "
-                      "(slurm.gpus_per_node)")  # fmt: skip
+    size = config.vllm.tensor_parallel_size
+    if size > per_node and size % per_node:
+        yield Problem("vllm.tensor_parallel_size", f"{size} fits neither a node of {per_node} GPUs (slurm.gpus_per_node) nor "
+                      "several whole ones")  # fmt: skip
     if config.actor.num_gpus_per_node > per_node:
         yield Problem("actor.num_gpus_per_node", f"{config.actor.num_gpus_per_node} ranks do not fit a node of {per_node} GPUs "
                       "(slurm.gpus_per_node)")  # fmt: skip

@@ -67,6 +67,15 @@ class ActorConfig(Section):
     num_gpus_per_node: PositiveInt = option(1, "trainer ranks per node (one GPU each; CPU processes without GPUs)")
 
 
+class CriticConfig(Section):
+    adam: AdamConfig = AdamConfig(lr=1e-5)
+    value_clip: PositiveFloat = option(0.2, "how far a value may move from that before the batch, in the loss of the critic")
+
+
+class RefConfig(Section):
+    model_name_or_path: str = option("", "frozen reference or teacher; the actor's own name means its weights at the start")
+
+
 class FsdpConfig(Section):
     param_dtype: Literal["fp32", "bf16"] = option("bf16", "compute type of the trainer; masters stay fp32")
     tp_size: PositiveInt = option(1, "ranks that split every matrix of the trainer (CUDA)")
@@ -89,9 +98,12 @@ class DataConfig(Section):
 
 
 class AdvantageConfig(Section):
-    estimator: Literal["reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo"] = option("reinforce", "advantage estimator")
-    gamma: Share = option(1.0, "discount per token (reinforce)")
-    no_whiten: bool = option(False, "skip the whitening of reinforce and reinforce_baseline")
+    estimator: Literal["reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "gae", "on_policy_distill"] = option(
+        "reinforce", "advantage estimator"
+    )
+    gamma: Share = option(1.0, "discount per token (reinforce, gae)")
+    lam: Share = option(1.0, "decay of GAE; 1: the whole return")
+    no_whiten: bool = option(False, "skip the whitening of reinforce, reinforce_baseline and gae")
     is_correction_preset: Literal["tis", "icepop", "mis"] | None = option(
         None, "level and mode at once: tis = token trunc, icepop = token mask, mis = seq mask"
     )
@@ -110,8 +122,18 @@ class AdvantageConfig(Section):
         return values
 
 
+class KlConfig(Section):
+    init_coef: NonNegativeFloat = option(0.0, "coefficient of the KL; 0: none")
+    estimator: Literal["k1", "k2", "k3"] = option("k3", "estimate of the KL from sampled tokens")
+    use_loss: bool = option(False, "KL as a term of the loss; else it is taken from the reward of each token")
+    ref: Literal["model", "rollout"] = option("model", "distance to the reference model or to the policy that sampled")
+    target: PositiveFloat | None = option(None, "KL in nats per token that the coefficient is steered to; empty: fixed")
+    horizon: PositiveInt = option(10_000, "rollouts over which the coefficient adapts")
+
+
 class AlgoConfig(Section):
     advantage: AdvantageConfig = AdvantageConfig()
+    kl: KlConfig = KlConfig()
     dynamic_filtering_enable: bool = option(False, "drop groups whose mean score says that nothing can be learnt from them")
     dynamic_filtering_range: Pair = option((0.0, 1.0), "groups are kept when their mean score lies strictly inside")
 
@@ -235,6 +257,8 @@ class SlurmConfig(Section):
 class Config(Section):
     recipe: RecipeInfo = RecipeInfo()
     actor: ActorConfig = ActorConfig()
+    critic: CriticConfig = CriticConfig()
+    ref: RefConfig = RefConfig()
     fsdp: FsdpConfig = FsdpConfig()
     data: DataConfig = DataConfig()
     algo: AlgoConfig = AlgoConfig()
@@ -252,6 +276,20 @@ class Config(Section):
     @property
     def rollouts_per_batch(self) -> int:
         return self.rollout.batch_size * self.rollout.n_samples_per_prompt
+
+    @property
+    def distills(self) -> bool:
+        return self.algo.advantage.estimator == "on_policy_distill"
+
+    @property
+    def measures_first(self) -> bool:
+        """Whether the advantages need a pass of the models over the batch: a KL in the reward, a teacher, or a critic."""
+        return self.token_rewards or self.algo.advantage.estimator == "gae"
+
+    @property
+    def token_rewards(self) -> bool:
+        """Whether single tokens have a reward: a KL to the reference, or to a teacher."""
+        return self.distills or (self.algo.kl.init_coef > 0 and not self.algo.kl.use_loss)
 
     @property
     def trainer_ranks(self) -> int:

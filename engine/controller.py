@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine import report
-from engine.batch import PreparedBatch, prepare
+from engine.batch import PreparedBatch, prepare, set_advantages
 from engine.commands import BadCommand, Inbox, LiveKnobs, parse_knob
 from engine.config import Config
 from engine.evaluate import Evaluator
@@ -82,6 +82,11 @@ class Controller:
         with self.timer.phase("prepare"):
             batch = await asyncio.to_thread(prepare, taken, self.live.max_staleness, self.config)
             batch.order.live = self.live.for_trainer()
+        if self.config.measures_first:
+            with self.timer.phase("measure"):
+                parts = await asyncio.gather(*[t.measure(batch.order) for t in self.cluster.trainers])
+                measured = {sample: found for part in parts for sample, found in part.items()}
+                await asyncio.to_thread(set_advantages, batch, measured, self.config)
         reports = await self._train(batch)
         sync = await self._publish() if reports[0].stepped else self._keep_version()
         gap = await self._probe() if sync else {}

@@ -23,6 +23,7 @@ from engine.placement import Cluster
 from engine.protocol import EventWriter, FaultEvent, PhaseEvent, read_meta
 from engine.report import Probe, Progress, probe_sequences
 from engine.rollout.dispatch import RunnerDispatch
+from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import RolloutPool, RunFailed
 from engine.rollout.transport import EngineDead, Sampling
 from engine.specs import engine_specs, pool_settings, runner_spec, trainer_specs
@@ -75,9 +76,9 @@ class Attempt:
         engines = [e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model, cluster))]
         infos, facts = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
         check_layers(infos[0]["moe_layers"], facts[0]["routed_layers"])
-        await cluster.router.start(cluster.engines, (EngineDead, ray.exceptions.RayActorError))
+        await cluster.router.start([MailboxClient(e) for e in cluster.engines], (EngineDead, ray.exceptions.RayActorError))
         spec = runner_spec(config, model, self.run, infos[0]["vocab_size"])
-        await asyncio.gather(*[r.start(spec, cluster.router, ray.put) for r in cluster.runners])
+        await asyncio.gather(*[r.start(spec, MailboxClient(cluster.router), ray.put) for r in cluster.runners])
         await self._join_transfer_group()
         return infos[0]
 

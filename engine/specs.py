@@ -53,8 +53,11 @@ def trainer_specs(config: Config, model: Path, rendezvous: tuple[str, int], clus
     world = config.trainer_ranks
     cores = share(cluster.cores()[1], world)
     host, port = rendezvous
+    device, reference = resolve_device(config), config.ref.model_name_or_path
+    if reference == config.actor.model_name_or_path:
+        reference = str(model)
     return [
-        TrainerSpec(config, str(model), rank, world, host, port, resolve_device(config), config.train.max_steps, cores[rank])
+        TrainerSpec(config, str(model), rank, world, host, port, device, config.train.max_steps, cores[rank], reference or None)
         for rank in range(world)
     ]
 

@@ -1,4 +1,5 @@
-"""Which node every actor goes to. Pure: an engine, and the ranks of one trainer node, never span two nodes."""
+"""Which node every actor goes to. Pure: an engine stays inside a node where it fits, else it takes whole nodes; the ranks of
+one trainer node never span two."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class NodeSlots:
 
 @dataclass(frozen=True)
 class Layout:
-    """Labels of the nodes of every actor, in the order of the actors; rank r of the trainer is trainers[r]."""
+    """Labels of the nodes of every actor, in the order of the actors; rank r of the trainer is trainers[r]. An engine of several
+    nodes is named by its first."""
 
     engines: tuple[str, ...]
     trainers: tuple[str, ...]
@@ -50,13 +52,14 @@ def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
     """
     use_gpus = config.placement.device != "cpu" and any(node.gpus for node in nodes)
     free = {node.label: node.gpus if use_gpus else 1_000_000 for node in nodes}
+    whole = dict(free)
     labels = [node.label for node in nodes]
     trainer_nodes = _trainer_nodes(labels, free, config)
     trainers = tuple(label for label in trainer_nodes for _ in range(config.actor.num_gpus_per_node))
     for label in trainers:
         free[label] -= 1
     others = [label for label in labels if label not in trainer_nodes]
-    engines = _engine_nodes(others, trainer_nodes, free, config)
+    engines = _engine_nodes(others, trainer_nodes, free, whole, config)
     runner_nodes = others or labels
     runners = tuple(runner_nodes[i % len(runner_nodes)] for i in range(config.rollout.num_runners))
     return Layout(tuple(engines), trainers, runners, labels[0])
@@ -70,18 +73,36 @@ def _trainer_nodes(labels: Sequence[str], free: dict[str, int], config: Config) 
     return sorted(fitting[:wanted], key=labels.index)
 
 
-def _engine_nodes(others: Sequence[str], trainer_nodes: Sequence[str], free: dict[str, int], config: Config) -> list[str]:
-    """One label per engine: nodes without trainer ranks first, the emptiest first, then what the trainer leaves."""
-    size, chosen = config.vllm.tensor_parallel_size, []
+def _engine_nodes(
+    others: Sequence[str], trainer_nodes: Sequence[str], free: dict[str, int], whole: dict[str, int], config: Config
+) -> list[str]:
+    """The first node of every engine: nodes without trainer ranks before what the trainer leaves."""
+    chosen: list[str] = []
     for _ in range(config.vllm.num_engines):
-        for group in (others, trainer_nodes):
-            fitting = [label for label in group if free[label] >= size]
-            if fitting:
-                label = max(fitting, key=lambda name: (free[name], -group.index(name)))
-                free[label] -= size
-                chosen.append(label)
-                break
-        else:
-            raise DoesNotFit(f"engine {len(chosen)} of {size} GPUs fits no node (vllm.num_engines {config.vllm.num_engines}); "
-                             "raise slurm.nodes or lower vllm.num_engines")  # fmt: skip
+        nodes = _one_engine((others, trainer_nodes), free, whole, config.vllm.tensor_parallel_size)
+        if not nodes:
+            raise DoesNotFit(
+                f"engine {len(chosen)} of {config.vllm.tensor_parallel_size} GPUs fits no node (vllm.num_engines"
+                f" {config.vllm.num_engines}); raise slurm.nodes or lower vllm.num_engines"
+            )
+        chosen.append(nodes[0])
     return chosen
+
+
+def _one_engine(groups: Sequence[Sequence[str]], free: dict[str, int], whole: dict[str, int], size: int) -> list[str]:
+    """Take the GPUs of one engine: on the emptiest node that has them, else on whole equal nodes; empty when there are none."""
+    for group in groups:
+        fitting = [label for label in group if free[label] >= size]
+        if fitting:
+            label = max(fitting, key=lambda name: (free[name], -group.index(name)))
+            free[label] -= size
+            return [label]
+    for group in groups:
+        untouched = [label for label in group if free[label] and free[label] == whole[label]]
+        for each in sorted({free[label] for label in untouched}, reverse=True):
+            same = [label for label in untouched if free[label] == each]
+            if size % each == 0 and len(same) >= size // each:
+                nodes = same[: size // each]
+                free.update(dict.fromkeys(nodes, 0))
+                return nodes
+    return []

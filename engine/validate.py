@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from engine.algo.names import GROUP_ESTIMATORS, PRESETS, forbidden_correction, forbidden_loss
+from engine.algo.names import GROUP_ESTIMATORS, PRESETS, TOKEN_REWARD_ESTIMATORS, forbidden_correction, forbidden_loss
 from engine.cluster_rules import CLUSTER_RULES
 from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
 from engine.flags import Problem, suggest
@@ -88,6 +88,8 @@ def mixing_weights_fit(config: Config) -> Iterator[Problem]:
 @rule
 def agent_exports_a_runner(config: Config) -> Iterator[Problem]:
     flag, name = "train.agent_path", config.train.agent_path
+    if not name and config.distills:
+        return
     if not name:
         yield Problem(flag, "no agent is set; give the Python file that exports AgentRunner")
         return
@@ -163,6 +165,40 @@ def correction_is_possible(config: Config) -> Iterator[Problem]:
                                   advantage.is_correction_gating, pair)  # fmt: skip
     if reason:
         yield Problem(flag if "threshold" in reason else "algo.advantage.is_correction_level", reason)
+
+
+@rule
+def kl_has_an_effect(config: Config) -> Iterator[Problem]:
+    kl, estimator = config.algo.kl, config.algo.advantage.estimator
+    if not kl.init_coef:
+        if kl.target is not None:
+            yield Problem("algo.kl.target", "steers a coefficient of 0, which stays 0; give --algo.kl.init_coef too")
+        return
+    if config.distills:
+        yield Problem("algo.kl.init_coef", "distillation is a KL to the teacher already; leave it 0")
+    elif not kl.use_loss and estimator not in TOKEN_REWARD_ESTIMATORS:
+        yield Problem("algo.kl.use_loss", f"{estimator} takes no reward of single tokens, so a KL in the reward would change "
+                      "nothing; use --algo.kl.use_loss")  # fmt: skip
+    if kl.use_loss and kl.estimator == "k1":
+        yield Problem("algo.kl.estimator", "the gradient of k1 in the loss is 0 on average; use k2 or k3")
+    if kl.ref == "rollout" and config.rollout.top_p < 1:
+        yield Problem("rollout.top_p", "below 1 the sampler's log-probs are those of a cut distribution, no measure for a KL; "
+                      "use 1, or --algo.kl.ref model")  # fmt: skip
+
+
+@rule
+def reference_is_used(config: Config) -> Iterator[Problem]:
+    flag, name = "ref.model_name_or_path", config.ref.model_name_or_path
+    needed = config.distills or (config.algo.kl.init_coef > 0 and config.algo.kl.ref == "model")
+    if needed and not name:
+        who = "distillation needs a teacher" if config.distills else "the KL needs a reference model"
+        yield Problem(flag, f"{who}; give its directory or name" + ("" if config.distills else ", or --algo.kl.ref rollout"))
+    elif name and not needed:
+        yield Problem(flag, "would be loaded for nothing; set --algo.kl.init_coef, or leave it out")
+    elif name.startswith("tiny:") and name != config.actor.model_name_or_path:
+        yield Problem(flag, f"{name} would be random weights; give a directory, or actor.model_name_or_path itself")
+    elif name.startswith(("/", ".", "~")) and not (Path(name).expanduser() / "config.json").is_file():
+        yield Problem(flag, f"{name} is not a model directory (it has no config.json)")
 
 
 @rule

@@ -13,6 +13,8 @@ MACHINERY = ("ActorDiedError", "ActorUnavailableError", "RayActorError", "NodeDi
              "RayStepEnded", "GetTimeoutError", "NodeStartError")  # fmt: skip
 WAIT_SECONDS, WAIT_FACTOR, WAIT_MOST = 10.0, 3.0, 600.0
 CLOSE_SECONDS = 5
+# Job starts in a row that a time limit ended before anything was trained: the limit is too short for this run.
+FRUITLESS = 3
 STATES = {"TIMEOUT": "timeout", "PREEMPTED": "preempted", "CANCELLED": "cancelled"}
 
 
@@ -46,6 +48,17 @@ def crashes_in_a_row(records: Sequence[Mapping[str, Any]]) -> int:
     return count
 
 
+def without_a_step(records: Sequence[Mapping[str, Any]]) -> int:
+    """Attempts at the end of the history that ended by a time limit and trained nothing new."""
+    count = 0
+    for index in range(len(records) - 1, -1, -1):
+        before = max((r.get("step") or 0 for r in records[:index]), default=0)
+        if records[index].get("reason") != "timeout" or (records[index].get("step") or 0) > before:
+            break
+        count += 1
+    return count
+
+
 def next_action(
     records: Sequence[Mapping[str, Any]], *, requeue: bool, max_restarts: int, first_wait: float = WAIT_SECONDS
 ) -> Action:
@@ -55,6 +68,9 @@ def next_action(
     if reason == "completed":
         return Action("end", "the run is complete")
     if reason in ("timeout", "preempted"):
+        idle = without_a_step(records)
+        if idle >= FRUITLESS:
+            return Action("end", f"{idle} job starts in a row ended before a step was done; raise --slurm.time", code=1)
         if requeue:
             return Action("requeue", detail or str(reason))
         return Action("end", f"{reason}, and --slurm.requeue is off: `molt-tui requeue` goes on")

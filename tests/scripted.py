@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from engine.rollout.mailbox import MailboxHost
 from engine.rollout.transport import EngineStats, GenerateRequest, GenerateResult
 
 EOS = 0
@@ -83,7 +84,7 @@ class _Running:
     versions: list[int] = field(default_factory=list)
 
 
-class ScriptedEngine:
+class ScriptedEngine(MailboxHost):
     """step_s(running) is the time of one decoding step; each step gives `stride` tokens to every running sequence.
 
     routing   (layers, top_k) of a MoE, None for a dense model; row p of version v holds (p + v + layer + slot) % 8

@@ -24,7 +24,8 @@ class AdvantageInputs:
     rollout_S        index into rewards_R of the rollout that each segment belongs to
     mask_ST          bool, true at sampled tokens
     token_rewards_ST optional reward per token, e.g. -beta * kl; read by estimators that discount
-    gamma            discount per position
+    values_ST        the critic's value before each sampled token (gae); None: 0
+    gamma, lam       discount per position; decay of GAE
     no_whiten        return the values as they are where the estimator would whiten them
     """
 
@@ -33,7 +34,9 @@ class AdvantageInputs:
     rollout_S: torch.Tensor
     mask_ST: torch.Tensor
     token_rewards_ST: torch.Tensor | None = None
+    values_ST: torch.Tensor | None = None
     gamma: float = 1.0
+    lam: float = 1.0
     no_whiten: bool = False
 
     def __post_init__(self) -> None:
@@ -74,13 +77,46 @@ def reinforce(inputs: AdvantageInputs) -> torch.Tensor:
 
     REINFORCE with a batch-wide baseline (Williams 1992; Hu et al., "REINFORCE++", 2025).
     """
-    rewards_S1 = inputs.rewards_R.double()[inputs.rollout_S][:, None]
-    mask_ST = inputs.mask_ST & rewards_S1.isfinite()
-    token_rewards_ST = torch.where(_last_token(mask_ST), rewards_S1, 0)
-    if inputs.token_rewards_ST is not None:
-        token_rewards_ST = token_rewards_ST + torch.where(mask_ST, inputs.token_rewards_ST.double(), 0)
-    returns_ST = discounted_returns(token_rewards_ST, inputs.gamma)
+    rewards_ST, mask_ST = _token_rewards(inputs)
+    returns_ST = discounted_returns(rewards_ST, inputs.gamma)
     return torch.where(mask_ST, returns_ST, 0) if inputs.no_whiten else whiten(returns_ST, mask_ST)
+
+
+@estimator("gae", uses_groups=False)
+def gae(inputs: AdvantageInputs) -> torch.Tensor:
+    """Whitened A_t = delta_t + gamma * lam * A_(t+1) with delta_t = r_t + gamma * V_(t+1) - V_t, rewards as in reinforce.
+
+    Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation", 2016.
+    """
+    advantages_ST = generalized_advantages(inputs)
+    _, mask_ST = _token_rewards(inputs)
+    return advantages_ST if inputs.no_whiten else whiten(advantages_ST, mask_ST)
+
+
+def generalized_advantages(inputs: AdvantageInputs) -> torch.Tensor:
+    """The advantages of `gae` before whitening; advantage + value is the return that the critic learns.
+
+    Tokens off the mask are transparent: value and advantage of the next sampled token pass through them undiscounted.
+    """
+    rewards_ST, mask_ST = _token_rewards(inputs)
+    advantages_ST = torch.zeros_like(rewards_ST)
+    values_ST = torch.zeros_like(rewards_ST) if inputs.values_ST is None else inputs.values_ST.double()
+    next_value_S = next_advantage_S = rewards_ST.new_zeros(len(rewards_ST))
+    for t in reversed(range(rewards_ST.shape[1])):
+        delta_S = rewards_ST[:, t] + inputs.gamma * next_value_S - values_ST[:, t]
+        next_advantage_S = torch.where(mask_ST[:, t], delta_S + inputs.gamma * inputs.lam * next_advantage_S, next_advantage_S)
+        next_value_S = torch.where(mask_ST[:, t], values_ST[:, t], next_value_S)
+        advantages_ST[:, t] = torch.where(mask_ST[:, t], next_advantage_S, 0)
+    return advantages_ST
+
+
+@estimator("on_policy_distill", uses_groups=False)
+def on_policy_distill(inputs: AdvantageInputs) -> torch.Tensor:
+    """-(log pi - log pi_teacher) of each token, which comes in as token reward: the reverse KL, without any reward of rollouts
+    (Lu et al., "On-Policy Distillation", 2025)."""
+    if inputs.token_rewards_ST is None:
+        return torch.zeros_like(inputs.mask_ST, dtype=torch.float64)
+    return torch.where(inputs.mask_ST, inputs.token_rewards_ST.double(), 0)
 
 
 @estimator("grpo", uses_groups=True)
@@ -134,6 +170,16 @@ def discounted_returns(rewards_ST: torch.Tensor, gamma: float) -> torch.Tensor:
         returns_ST = returns_ST + gamma**span * pad(returns_ST[:, span:], (0, span))
         span *= 2
     return returns_ST
+
+
+def _token_rewards(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reward of each token, the rollout's at the last sampled token of every segment, and the tokens whose reward is known."""
+    rewards_S1 = inputs.rewards_R.double()[inputs.rollout_S][:, None]
+    mask_ST = inputs.mask_ST & rewards_S1.isfinite()
+    rewards_ST = torch.where(_last_token(mask_ST), rewards_S1, 0)
+    if inputs.token_rewards_ST is not None:
+        rewards_ST = rewards_ST + torch.where(mask_ST, inputs.token_rewards_ST.double(), 0)
+    return rewards_ST, mask_ST
 
 
 def _last_token(mask_ST: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from engine.algo.correction import (
     finish_correction,
     importance_weights,
 )
+from engine.algo.kl import kl_estimate
 from engine.algo.names import forbidden_loss
 from engine.algo.sums import Sums, quotients
 
@@ -25,7 +26,9 @@ class PolicySettings:
     """clip_low, clip_high: ppo and gspo clip the ratio to [1 - low, 1 + high], cispo caps it at high; dual_clip: bound > 1
     of ppo for negative advantages.
 
-    entropy_coef None or 0: no bonus. Raises ValueError for an unknown name or a bound that makes no sense.
+    entropy_coef None or 0: no bonus. kl_coef 0: no KL in the loss; kl_estimator: k1 | k2 | k3; kl_to_rollout: measured
+    against the sampler's log-probs, else against the reference model's.
+    Raises ValueError for an unknown name or a bound that makes no sense.
     """
 
     loss_mode: str = "ppo"
@@ -34,6 +37,9 @@ class PolicySettings:
     dual_clip: float | None = None
     aggregation: str = "token-mean"
     entropy_coef: float | None = None
+    kl_coef: float = 0.0
+    kl_estimator: str = "k3"
+    kl_to_rollout: bool = False
     correction: CorrectionRule = field(default_factory=CorrectionRule)
 
     def __post_init__(self) -> None:
@@ -162,6 +168,7 @@ def policy_objective(
     entropy_ST: torch.Tensor | None,
     settings: PolicySettings,
     denominators: Denominators,
+    reference_logprobs_ST: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Sums]:
     """Loss of one micro-batch, to be minimised, and its metric sums for `finish_policy`.
 
@@ -170,6 +177,7 @@ def policy_objective(
     rollout_logprobs_ST  the sampler's own
     mask_ST              trained tokens: sampled and not over age. Values elsewhere are never read
     entropy_ST           required, with gradient, if settings.entropy_coef is not 0; else optional, for the metric
+    reference_logprobs_ST  frozen model; required for a KL in the loss that is not taken to the rollout policy
 
     The losses of all micro-batches and ranks add up to the loss of the optimizer step (where gradients are averaged
     over ranks, multiply by their number). Without trained tokens it is 0 with zero gradients.
@@ -188,8 +196,17 @@ def policy_objective(
             raise ValueError("an entropy bonus needs entropy_ST: compute it in the forward pass, or set entropy_coef 0")
         objective_ST = objective_ST - settings.entropy_coef * torch.where(mask_ST, entropy_ST, 0)
     loss = AGGREGATIONS[settings.aggregation](objective_ST, mask_ST, denominators)
+    sums: Sums = {}
+    if settings.kl_coef:
+        reference_ST = rollout_logprobs_ST if settings.kl_to_rollout else reference_logprobs_ST
+        if reference_ST is None:
+            raise ValueError("a KL in the loss needs reference_logprobs_ST: load a reference model, or set kl_coef 0")
+        reference_ST = torch.where(mask_ST, reference_ST, 0)
+        kl_ST = mask_ST * kl_estimate(logprobs_ST, reference_ST, settings.kl_estimator, settings.kl_to_rollout)
+        loss = loss + settings.kl_coef * token_mean(kl_ST, mask_ST, denominators)
+        sums = kl_sums(kl_ST, mask_ST)
 
-    sums = {"loss/tokens": mask_ST.sum().double(), "loss/policy_sum": policy_ST.detach().double().sum()}
+    sums |= {"loss/tokens": mask_ST.sum().double(), "loss/policy_sum": policy_ST.detach().double().sum()}
     if entropy_ST is not None:
         sums["loss/entropy_sum"] = torch.where(mask_ST, entropy_ST.detach().double(), 0).sum()
     if old_logprobs_ST is not None:
@@ -197,7 +214,36 @@ def policy_objective(
     return loss, sums | correction_metrics(correction, advantages_ST, mask_ST)
 
 
+def kl_sums(kl_ST: torch.Tensor, mask_ST: torch.Tensor) -> Sums:
+    """Sums behind `loss/kl`, the mean estimate over trained tokens."""
+    return {"loss/kl_sum": (mask_ST * kl_ST.detach()).double().sum(), "loss/kl_tokens": mask_ST.sum().double()}
+
+
+def value_loss(
+    values_ST: torch.Tensor,
+    old_values_ST: torch.Tensor,
+    returns_ST: torch.Tensor,
+    mask_ST: torch.Tensor,
+    clip: float,
+    denominators: Denominators,
+) -> tuple[torch.Tensor, Sums]:
+    """The critic's objective, 0.5 max((V - R)^2, (V_old + clamp(V - V_old, +-clip) - R)^2), as a token mean; metric sums."""
+    values_ST = torch.where(mask_ST, values_ST, 0)
+    near_ST = old_values_ST + (values_ST - old_values_ST).clamp(-clip, clip)
+    plain_ST, clipped_ST = (values_ST - returns_ST).square(), (near_ST - returns_ST).square()
+    loss_ST = 0.5 * torch.where(mask_ST, torch.maximum(plain_ST, clipped_ST), 0)
+    sums = {
+        "loss/value_sum": loss_ST.detach().double().sum(),
+        "loss/value_tokens": mask_ST.sum().double(),
+        "loss/value_clipped": (mask_ST & (clipped_ST > plain_ST)).sum().double(),
+    }
+    return token_mean(loss_ST, mask_ST, denominators), sums
+
+
 _FRACTIONS = {
+    "loss/value": ("loss/value_sum", "loss/value_tokens"),
+    "loss/value_clip_frac": ("loss/value_clipped", "loss/value_tokens"),
+    "loss/kl": ("loss/kl_sum", "loss/kl_tokens"),
     "loss/policy": ("loss/policy_sum", "loss/tokens"),
     "loss/entropy": ("loss/entropy_sum", "loss/tokens"),
     "loss/clip_frac": ("loss/clipped", "loss/tokens"),

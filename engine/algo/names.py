@@ -5,10 +5,13 @@ The modules that compute hold the registries; a test keeps both sides equal.
 
 import math
 
-ESTIMATOR_NAMES = ("reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo")
+ESTIMATOR_NAMES = ("reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "gae", "on_policy_distill")
+# Estimators that take rewards of single tokens, such as -beta * kl.
+TOKEN_REWARD_ESTIMATORS = ("reinforce", "gae", "on_policy_distill")
 # Estimators whose baseline is a group statistic: they need several rollouts per prompt.
 GROUP_ESTIMATORS = ("reinforce_baseline", "rloo", "grpo", "dr_grpo")
 LOSS_MODES = ("ppo", "cispo", "gspo")
+KL_ESTIMATORS = ("k1", "k2", "k3")
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "prompt-mean-token-mean")
 
 LEVELS = ("off", "token", "seq", "geo")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from engine import compat
+from engine.rollout.mailbox import MailboxHost
 from engine.rollout.transport import EngineDead, EngineStats, GenerateRequest, GenerateResult
 
 PING_SECONDS = 10.0
@@ -63,7 +64,7 @@ def stamp_versions(count: int, first: int, borders: list[tuple[int, int]]) -> li
     return versions
 
 
-class VllmEngine:
+class VllmEngine(MailboxHost):
     """One engine; the `Sampler` of transport.py plus start, init_transfer, digest and shutdown.
 
     Methods raise EngineDead when the core process has ended, does not answer, or holds half an update.

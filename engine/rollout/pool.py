@@ -117,12 +117,9 @@ class RolloutPool:
         self._failures = FailureBudget(settings.max_failure_rate)
         self._admitted = 0
         self._evaluations = 0
-        self._evaluating = 0
         self._started = self._paused = self._draining = self._exhausted = False
         self._changed = asyncio.Event()
         self._taken: deque[float] = deque()  # when the last max_staleness + 1 batches were taken, at first the start
-        self._idle_s = 0.0
-        self._idle_since: float | None = None
 
     @property
     def capacity(self) -> int:
@@ -149,7 +146,6 @@ class RolloutPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._mark_idle()
 
     async def next_batch(self) -> Batch | None:
         """The next batch, oldest admissions first; a smaller last one when the prompts run out, then None.
@@ -230,14 +226,13 @@ class RolloutPool:
             await self._wait()
 
     def _update(self) -> None:
-        """Admit what may be admitted, wake who waits, keep the idle clock."""
+        """Admit what may be admitted and wake who waits."""
         while self._open() and self.live < self.capacity:
             prompt = self._returned.popleft() if self._returned else self.prompts.next()
             self._exhausted = prompt is None
             if prompt is None:
                 break
             self._admit(prompt)
-        self._mark_idle()
         self._changed.set()
 
     def _open(self) -> bool:
@@ -285,13 +280,7 @@ class RolloutPool:
     async def run_eval(self, prompts: list[Prompt], sampling: Sampling, n_samples: int) -> list[FinishedGroup]:
         """Run evaluation groups beside the training ones, past admission and budget; a failed dispatch is a failed group."""
         self._evaluations += 1
-        self._evaluating += 1
-        self._mark_idle()
-        try:
-            return await asyncio.gather(*(self._evaluate(prompt, sampling, n_samples) for prompt in prompts))
-        finally:
-            self._evaluating -= 1
-            self._mark_idle()
+        return await asyncio.gather(*(self._evaluate(prompt, sampling, n_samples) for prompt in prompts))
 
     async def _evaluate(self, prompt: Prompt, sampling: Sampling, n_samples: int) -> FinishedGroup:
         group_id = f"eval{self._evaluations}:{prompt.prompt_id}"
@@ -309,18 +298,6 @@ class RolloutPool:
             "queue/in_flight_groups": len(self._in_flight),
             "queue/in_flight_rollouts": sum(spec.n_samples for spec, _ in self._in_flight.values()),
         }
-
-    def idle_seconds(self) -> float:
-        """Seconds since the start in which nothing was in flight though the pool was not paused; take differences."""
-        self._mark_idle()
-        return self._idle_s
-
-    def _mark_idle(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._idle_since is not None:
-            self._idle_s += now - self._idle_since
-        idle = self._started and not (self._paused or self._in_flight or self._evaluating)
-        self._idle_since = now if idle else None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not trained yet: cursor, prompts to run again, finished groups (see `with_payloads`).

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from engine.rollout.mailbox import MailboxHost
 from engine.rollout.transport import GenerateRequest, GenerateResult, Sampler
 
 STICKY_SLACK = 1.5  # an episode stays while its engine carries at most this multiple of the least load ...
@@ -84,7 +85,7 @@ class _Partial:
         )
 
 
-class Router:
+class Router(MailboxHost):
     """One per run. `lost`: exceptions that mean the engine itself is gone; any other one concerns only its request."""
 
     def __init__(self) -> None:

@@ -63,20 +63,11 @@ class _Outcome:
     dropped: str | None = None
 
 
-@dataclass
-class RunnerStats:
-    """A snapshot of one runner process."""
-
-    groups: int
-    requests: int
-
-
 class AgentRunnerActor:
     """Plain class; the controller wraps it into an actor. `start` before anything else."""
 
     def __init__(self) -> None:
         self._groups: dict[str, asyncio.Task[FinishedGroup]] = {}
-        self._requests: set[str] = set()
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def start(self, spec: RunnerSpec, router: TurnRouter, put: Callable[[list[Rollout]], Any]) -> None:
@@ -113,9 +104,6 @@ class AgentRunnerActor:
         task = self._groups.get(group_id)
         if task is not None:
             task.cancel()
-
-    async def stats(self) -> RunnerStats:
-        return RunnerStats(len(self._groups), len(self._requests))
 
     async def _run_group(self, spec: GroupSpec) -> FinishedGroup:
         outcomes = await asyncio.gather(*(self._run_rollout(spec, index) for index in range(spec.n_samples)))
@@ -158,7 +146,6 @@ class AgentRunnerActor:
 
     async def _generate(self, request: GenerateRequest) -> GenerateResult:
         """One turn through the router; an episode that is cancelled or out of time also ends its generation."""
-        self._requests.add(request.request_id)
         try:
             return await self._router.generate(request)
         except asyncio.CancelledError:
@@ -166,8 +153,6 @@ class AgentRunnerActor:
             self._aborts.add(abort)
             abort.add_done_callback(self._aborts.discard)
             raise
-        finally:
-            self._requests.discard(request.request_id)
 
     async def _abort(self, request_id: str) -> None:
         # Nobody waits for the answer, and a router or engine that is gone has nothing left to abort.

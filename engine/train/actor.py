@@ -10,17 +10,18 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from engine.algo.correction import CorrectionRule
-from engine.algo.loss import PolicySettings
+from engine.algo.kl import adapted_coef, kl_estimate
+from engine.algo.loss import PolicySettings, kl_sums
 from engine.algo.sums import Sums, add_sums
 from engine.compat import moe_layers
 from engine.config import Config
@@ -28,7 +29,7 @@ from engine.placement import free_port
 from engine.records import InvariantError
 from engine.sync.transfer import Link, WeightManifest, WeightSender
 from engine.train.balance import form_micro_batches
-from engine.train.checkpoint import load_checkpoint, save_checkpoint
+from engine.train.checkpoint import Trained, load_checkpoint, save_checkpoint
 from engine.train.collate import (
     Get,
     MicroBatch,
@@ -36,9 +37,11 @@ from engine.train.collate import (
     collate,
     pad_sequences,
     resolve_segments,
+    routing_shape,
     samples_of,
     traced_rows,
 )
+from engine.train.critic import Critic
 from engine.train.model import ModelOptions, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale, set_learning_rate
 from engine.train.passes import (
@@ -50,7 +53,8 @@ from engine.train.passes import (
     staleness_sums,
     train_pass,
 )
-from engine.train.plan import TraceTensors, TrainerSpec, TrainOrder, TrainReport
+from engine.train.plan import Measured, TraceTensors, TrainerSpec, TrainOrder, TrainReport
+from engine.train.reference import Reference
 from engine.train.replay import RoutingReplay
 from engine.train.weights import gathered_weights, save_hf, weight_shapes
 
@@ -65,6 +69,7 @@ class _Batch:
     sums: Sums = field(default_factory=dict)
     traces: list[TraceTensors] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
+    critic_grad_norms: list[float] = field(default_factory=list)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -73,6 +78,36 @@ class _Batch:
             yield
         finally:
             self.seconds[phase] += time.perf_counter() - started
+
+
+@dataclass
+class KlControl:
+    """The KL of a run: where it enters, its coefficient, and the sums that `measure` left for the next `train`."""
+
+    coef: float
+    estimator: str
+    in_loss: bool
+    to_rollout: bool
+    target: float | None
+    rollouts: int
+    horizon: int
+    measured: Sums = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Config) -> KlControl:
+        kl, rollouts = config.algo.kl, config.rollouts_per_batch
+        if config.distills:
+            return cls(1.0, "k1", False, False, None, rollouts, kl.horizon)
+        return cls(kl.init_coef, kl.estimator, kl.use_loss, kl.ref == "rollout", kl.target, rollouts, kl.horizon)
+
+    def step(self, kl: float | None) -> dict[str, float]:
+        """Adapt after a batch with this mean KL; returns the metric of the coefficient that was used, if there is one."""
+        if not self.coef:
+            return {}
+        used = {"loss/kl_coef": self.coef}
+        if self.target is not None and kl is not None:
+            self.coef = adapted_coef(self.coef, kl, self.target, self.rollouts, self.horizon)
+        return used
 
 
 class Trainer:
@@ -101,6 +136,9 @@ class Trainer:
             self.config.fsdp.param_dtype, self.config.train.logprob_chunk_tokens, self.config.actor.gradient_checkpoint
         )
         self.policy = shard_policy(causal_lm, mesh, options)
+        self.reference = self._load_reference(mesh, options)
+        self.kl = KlControl.of(self.config)
+        self.critic = self._load_critic(mesh, options)
         self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam)
         self.step = 0
         self.live: dict[str, Any] = {}
@@ -111,6 +149,19 @@ class Trainer:
             "num_layers": self.model_config.num_hidden_layers,
             "moe_layers": self.routing.layer_ids if self.routing else [],
         }
+
+    def _load_reference(self, mesh: DeviceMesh, options: ModelOptions) -> Reference | None:
+        if self.spec.reference_path is None:
+            return None
+        options = replace(options, gradient_checkpoint="none")
+        replay, vocab_size = self.config.train.routing_replay, self.model_config.vocab_size
+        return Reference(self.spec.reference_path, mesh, options, vocab_size, self.routing_shape, replay)
+
+    def _load_critic(self, mesh: DeviceMesh, options: ModelOptions) -> Critic | None:
+        config = self.config
+        if config.algo.advantage.estimator != "gae":
+            return None
+        return Critic(self.spec.model_path, mesh, options, config.critic, config.train.routing_replay)
 
     def _use_machine(self, spec: TrainerSpec) -> None:
         if spec.cores:
@@ -127,14 +178,38 @@ class Trainer:
             if self.config.train.routing_replay:
                 raise ValueError("train.routing_replay needs a MoE model whose router is known: set it to false")
             return None, None
-        shape = RoutingShape(
-            [layer.layer_id for layer in layers],
-            layers[0].router.top_k,
-            layers[0].router.num_experts,
-        )
-        return RoutingReplay(layers, self.config.train.routing_replay), shape
+        return RoutingReplay(layers, self.config.train.routing_replay), routing_shape(layers)
 
     # Training
+
+    def measure(self, order: TrainOrder) -> dict[int, Measured]:
+        """Token rewards and values of this rank's samples, for `batch.set_advantages`.
+
+        All ranks call it with the same order, before `train`.
+        """
+        self.kl.measured = {}
+        found: dict[int, Measured] = {}
+        for batch in [b for step in self._load(order) for b in step]:
+            rewards_BT = self._token_rewards(batch) if self.config.token_rewards else None
+            values_BT = self.critic.values(batch) if self.critic else None
+            for row, sample in enumerate(batch.samples):
+                parts = [
+                    None if tensor_BT is None else tensor_BT[row][batch.sampled_BT[row]].cpu().numpy()
+                    for tensor_BT in (rewards_BT, values_BT)
+                ]
+                found[sample] = Measured(*parts)
+        return found
+
+    def _token_rewards(self, batch: MicroBatch) -> torch.Tensor:
+        """-coefficient * KL to the reference, (B, T) at the sampled tokens."""
+        sampled_BT = batch.sampled_BT
+        logprobs_BT = replayed_logprobs(self.policy, batch, sampled_BT, self.routing)
+        reference_BT = batch.rollout_logprobs_BT
+        if not self.kl.to_rollout and self.reference is not None:
+            reference_BT = self.reference.logprobs(batch, sampled_BT)
+        kl_BT = kl_estimate(logprobs_BT, reference_BT, self.kl.estimator, self.kl.to_rollout)
+        self.kl.measured = add_sums(self.kl.measured, kl_sums(kl_BT, batch.mask_BT))
+        return -self.kl.coef * kl_BT
 
     def train(self, order: TrainOrder) -> TrainReport:
         """Train on one batch: one or more optimizer steps. Raises InvariantError before anything is changed."""
@@ -142,7 +217,8 @@ class Trainer:
         state = _Batch()
         with state.timed("load"):
             steps = self._load(order)
-            state.sums = staleness_sums([b for step in steps for b in step], order.max_staleness)
+            state.sums = staleness_sums([b for step in steps for b in step], order.max_staleness) | self.kl.measured
+            self.kl.measured = {}
             self._check_tokens(order, steps)
         active = [i for i, step in enumerate(order.optimizer_steps) if step.tokens > 0]
         lr = self._learning_rate()
@@ -154,8 +230,11 @@ class Trainer:
             self._optimizer_step(steps[i], old[k], settings, order, state)
         self.step += 1
         metrics = finish_metrics(reduce_sums(state.sums, self.device)) | {"optim/skipped": float(not active)}
+        metrics |= self.kl.step(metrics.get("loss/kl"))
         if active:
             metrics |= {"optim/grad_norm": float(np.mean(state.grad_norms)), "optim/lr": lr}
+        if state.critic_grad_norms:
+            metrics["optim/critic_grad_norm"] = float(np.mean(state.critic_grad_norms))
         return TrainReport(metrics, state.seconds, stepped=bool(active), traces=state.traces)
 
     def _load(self, order: TrainOrder) -> list[list[MicroBatch]]:
@@ -178,7 +257,7 @@ class Trainer:
         """The policy before the batch; None where the training pass itself computes it: with a single optimizer step."""
         if len(steps) <= 1:
             return [[None] * len(step) for step in steps]
-        return [[replayed_logprobs(self.policy, batch, self.routing) for batch in step] for step in steps]
+        return [[replayed_logprobs(self.policy, b, b.mask_BT, self.routing) for b in step] for step in steps]
 
     def _optimizer_step(
         self,
@@ -190,26 +269,39 @@ class Trainer:
     ) -> None:
         with state.timed("forward_backward"):
             for index, (batch, old_BT) in enumerate(zip(batches, old, strict=True)):
-                self.policy.set_requires_gradient_sync(index == len(batches) - 1)
+                last = index == len(batches) - 1
+                self.policy.set_requires_gradient_sync(last)
                 rows = traced_rows(order, batch)
-                sums, traces = train_pass(self.policy, batch, old_BT, settings, self.routing, rows)
+                reference_BT = None
+                if self.reference is not None and settings.policy.kl_coef and not settings.policy.kl_to_rollout:
+                    reference_BT = self.reference.logprobs(batch, batch.mask_BT)
+                if self.critic:
+                    counts = settings.denominators(batch)
+                    state.sums = add_sums(state.sums, self.critic.train_pass(batch, order, counts, self.spec.world, last))
+                sums, traces = train_pass(self.policy, batch, old_BT, settings, self.routing, rows, reference_BT)
                 state.sums = add_sums(state.sums, sums)
                 state.traces += traces
         with state.timed("optim"):
             state.grad_norms.append(clip_grad_norm(self.policy.parameters(), self.config.actor.max_norm))
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.critic:
+                state.critic_grad_norms.append(self.critic.step(self.config.actor.max_norm, self._learning_rate_scale()))
 
-    def _learning_rate(self) -> float:
+    def _learning_rate_scale(self) -> float:
         actor = self.config.actor
-        scale = learning_rate_scale(
+        return learning_rate_scale(
             self.step, self.spec.total_steps, shape=actor.lr_scheduler, warmup_ratio=actor.lr_warmup_ratio,
             min_ratio=actor.min_lr_ratio,
         )  # fmt: skip
-        return self.live.get("actor.adam.lr", actor.adam.lr) * scale
+
+    def _learning_rate(self) -> float:
+        return self.live.get("actor.adam.lr", self.config.actor.adam.lr) * self._learning_rate_scale()
 
     def _policy_settings(self) -> PolicySettings:
-        return policy_settings(self.config, self.live.get("algo.advantage.is_correction_threshold"))
+        settings = policy_settings(self.config, self.live.get("algo.advantage.is_correction_threshold"))
+        kl = self.kl
+        return replace(settings, kl_coef=kl.coef * kl.in_loss, kl_estimator=kl.estimator, kl_to_rollout=kl.to_rollout)
 
     def set_live(self, knobs: dict[str, Any]) -> None:
         """Take over live settings; names of others than the trainer's are ignored."""
@@ -251,19 +343,23 @@ class Trainer:
 
     # Checkpoints
 
+    def _trained(self) -> Trained:
+        actor: Trained = {"actor": (self.policy, self.optimizer)}
+        return actor | ({"critic": (self.critic.model, self.critic.optimizer)} if self.critic else {})
+
     def save(self, path: str, controller_state: bytes = b"", hf: bool = False) -> None:
         """Write one checkpoint directory; it is complete when all ranks have returned."""
 
         def export(folder: Path) -> None:
             self.save_hf(str(folder / "hf"))
 
-        state = {"step": self.step, "live": self.live}
-        save_checkpoint(Path(path), self.policy, self.optimizer, state, controller_state, export if hf else None)
+        state = {"step": self.step, "live": self.live, "kl_coef": self.kl.coef}
+        save_checkpoint(Path(path), self._trained(), state, controller_state, export if hf else None)
 
     def load(self, path: str) -> bytes:
         """Restore a complete checkpoint and return the controller's state. Raises CheckpointError."""
-        state, controller_state = load_checkpoint(Path(path), self.policy, self.optimizer)
-        self.step, self.live = state["step"], state["live"]
+        state, controller_state = load_checkpoint(Path(path), self._trained())
+        self.step, self.live, self.kl.coef = state["step"], state["live"], state["kl_coef"]
         return controller_state
 
     def save_hf(self, folder: str) -> None:

@@ -1,6 +1,6 @@
 """Checkpoints of the trainer ranks as directories that are complete or do not count.
 
-step-000120/   .metadata *.distcp    model and optimizer (torch.distributed.checkpoint)
+step-000120/   .metadata *.distcp    models and optimizers (torch.distributed.checkpoint)
                rank-<r>.pkl          random state of each rank
                trainer.pkl           position and live settings of the trainer
                controller.pkl        state of the controller, opaque here
@@ -24,6 +24,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+# Models that are trained, by role (actor, critic), each with its optimizer.
+Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 
 COMPLETE = "COMPLETE"
 _PREFIX = "step-"
@@ -56,8 +59,7 @@ def prune_checkpoints(folder: Path, keep: int) -> list[Path]:
 
 def save_checkpoint(
     path: Path,
-    policy: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    trained: Trained,
     trainer_state: dict[str, Any],
     controller_state: bytes,
     extra: Callable[[Path], None] | None = None,
@@ -69,7 +71,7 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     dist.barrier()
-    dcp.save(_training_state(policy, optimizer), checkpoint_id=partial)
+    dcp.save(_training_state(trained), checkpoint_id=partial)
     (partial / f"rank-{rank}.pkl").write_bytes(pickle.dumps(_random_state()))
     if extra is not None:
         extra(partial)
@@ -81,7 +83,7 @@ def save_checkpoint(
     dist.barrier()
 
 
-def load_checkpoint(path: Path, policy: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], bytes]:
+def load_checkpoint(path: Path, trained: Trained) -> tuple[dict[str, Any], bytes]:
     """Restore model, optimizer and random state in place on every rank; returns trainer state and controller state.
 
     The number of ranks may differ from that of the save; a rank that it did not have keeps its present random state.
@@ -89,9 +91,10 @@ def load_checkpoint(path: Path, policy: nn.Module, optimizer: torch.optim.Optimi
     """
     if not (path / COMPLETE).is_file():
         raise CheckpointError(f"{path} has no completion mark: resume from a checkpoint that has a file named {COMPLETE}")
-    state = _training_state(policy, optimizer)
+    state = _training_state(trained)
     dcp.load(state, checkpoint_id=path)
-    set_state_dict(policy, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    for name, (model, optimizer) in trained.items():
+        set_state_dict(model, optimizer, model_state_dict=state[name]["model"], optim_state_dict=state[name]["optimizer"])
     own = path / f"rank-{dist.get_rank()}.pkl"
     if own.is_file():
         _restore_random_state(pickle.loads(own.read_bytes()))
@@ -99,9 +102,9 @@ def load_checkpoint(path: Path, policy: nn.Module, optimizer: torch.optim.Optimi
     return pickle.loads((path / "trainer.pkl").read_bytes()), (path / "controller.pkl").read_bytes()
 
 
-def _training_state(policy: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    model, optim = get_state_dict(policy, optimizer)
-    return {"model": model, "optimizer": optim}
+def _training_state(trained: Trained) -> dict[str, Any]:
+    states = {name: get_state_dict(model, optimizer) for name, (model, optimizer) in trained.items()}
+    return {name: {"model": model, "optimizer": optim} for name, (model, optim) in states.items()}
 
 
 def _complete(partial: Path, path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.compat import MoeLayer
 from engine.records import InvariantError, Rollout, Segment, check_segment
 from engine.train.plan import TrainOrder
 from engine.train.replay import RoutingTargets
@@ -25,11 +26,17 @@ class RoutingShape:
     num_experts: int
 
 
+def routing_shape(layers: list[MoeLayer]) -> RoutingShape:
+    """What the routing rows of these MoE layers look like."""
+    router = layers[0].router
+    return RoutingShape([layer.layer_id for layer in layers], router.top_k, router.num_experts)
+
+
 @dataclass
 class MicroBatch:
     """B right-padded segments of at most T tokens, aligned to tokens: entry t belongs to token t.
 
-    mask_BT       tokens to train: sampled and not over age
+    mask_BT       tokens to train: sampled and not over age; sampled_BT: those over age too
     temperatures_BT  temperature that sampled each of them
     staleness     int64 (trained tokens,): trainer version minus sampling version
     masked_tokens sampled tokens that are over age
@@ -40,6 +47,7 @@ class MicroBatch:
     lengths: list[int]
     input_ids_BT: torch.Tensor
     mask_BT: torch.Tensor
+    sampled_BT: torch.Tensor
     rollout_logprobs_BT: torch.Tensor
     advantages_BT: torch.Tensor
     temperatures_BT: torch.Tensor
@@ -76,6 +84,7 @@ def collate(
     rows, width = max(len(samples), 1), max([*lengths, 2])
     ids = np.zeros((rows, width), np.int64)
     mask = np.zeros((rows, width), bool)
+    sampled = np.zeros((rows, width), bool)
     logprobs = np.zeros((rows, width), np.float32)
     advantages = np.zeros((rows, width), np.float32)
     temperatures = np.ones((rows, width), np.float32)
@@ -86,6 +95,7 @@ def collate(
         trained = segment.loss_mask & (age <= order.max_staleness)
         ids[row, :length] = segment.token_ids
         mask[row, :length] = trained
+        sampled[row, :length] = segment.loss_mask
         logprobs[row, :length] = segment.logprobs
         advantages[row, :length][segment.loss_mask] = order.samples[index].advantage
         if segment.temperatures is not None:
@@ -93,7 +103,7 @@ def collate(
         staleness.append(age[trained])
         masked_tokens += segment.sampled - int(trained.sum())
     targets = routing_targets([segments[s] for s in samples], rows, width, routing, device) if routing else None
-    on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, logprobs, advantages, temperatures)]
+    on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, sampled, logprobs, advantages, temperatures)]
     if (temperatures[mask] <= 0).any():
         raise InvariantError("a token that was sampled greedily cannot be trained: it has no distribution")
     return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets)

@@ -40,6 +40,7 @@ def train_pass(
     settings: PassSettings,
     routing: RoutingReplay | None,
     traced_rows: list[int],
+    reference_BT: torch.Tensor | None = None,
 ) -> tuple[Sums, list[TraceTensors]]:
     """Forward and backward of one micro-batch; gradients accumulate in the policy.
 
@@ -52,6 +53,7 @@ def train_pass(
     loss, sums = policy_objective(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
         output.entropy_BT, settings.policy, settings.denominators(batch),
+        reference_BT,
     )  # fmt: skip
     (loss * settings.world).backward()
     current_BT = output.logprobs_BT.detach() if old_logprobs_BT is None else old_logprobs_BT
@@ -75,13 +77,15 @@ def logprob_pass(
     return logprobs_BT
 
 
-def replayed_logprobs(policy: PolicyModel, batch: MicroBatch, routing: RoutingReplay | None) -> torch.Tensor:
-    """Log-probs (B, T) of the tokens to train before the batch, with the replay of the training pass but not measured."""
+def replayed_logprobs(
+    policy: PolicyModel, batch: MicroBatch, wanted_BT: torch.Tensor, routing: RoutingReplay | None
+) -> torch.Tensor:
+    """Log-probs (B, T) of the wanted tokens, with the replay of the training pass but not measured."""
     if routing is None:
-        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT)
+        return logprob_pass(policy, batch.input_ids_BT, wanted_BT, batch.temperatures_BT)
     routing.begin(batch.routing)
     try:
-        return logprob_pass(policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT)
+        return logprob_pass(policy, batch.input_ids_BT, wanted_BT, batch.temperatures_BT)
     finally:
         routing.cancel()
 

@@ -17,6 +17,7 @@ class TrainerSpec:
     model_path  directory of the model, its tokenizer beside it
     host, port  rendezvous of the ranks' process group; port 0 with a single rank: any free port
     total_steps length of the learning-rate schedule in batches; None: unknown
+    reference_path  directory of the frozen reference model; None: there is none
     cores       CPU cores this rank is pinned to; None: not pinned
     """
 
@@ -29,6 +30,7 @@ class TrainerSpec:
     device: str = "cpu"
     total_steps: int | None = None
     cores: list[int] | None = None
+    reference_path: str | None = None
 
 
 @dataclass
@@ -37,14 +39,17 @@ class SampleRef:
 
     payload     object reference to the group's list[Rollout]
     advantage   a number for all sampled tokens, or one float32 per sampled token in order
+    values, returns  one float32 per sampled token where there is a critic: its value before the batch, and its target
     """
 
     payload: Any
     rollout: int
     segment: int
     length: int
-    advantage: float | np.ndarray
+    advantage: float | np.ndarray = 0.0
     trace: bool = False
+    values: np.ndarray | None = None
+    returns: np.ndarray | None = None
 
 
 @dataclass
@@ -72,6 +77,18 @@ class TrainOrder:
     samples: list[SampleRef]
     optimizer_steps: list[OptimizerStep]
     live: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Measured:
+    """What the models say about the sampled tokens of one sample before the batch is trained, in order: float32 (n,).
+
+    rewards  reward of each token, such as -beta * kl
+    values   the critic's value before each token
+    """
+
+    rewards: np.ndarray | None = None
+    values: np.ndarray | None = None
 
 
 @dataclass

@@ -65,6 +65,29 @@ def launch(
         _watch(ids[0], plan.runs_root, screen=has_terminal() and not as_json)
 
 
+@app.command(context_settings=DOTTED, options_metavar="[OPTIONS] [--section.setting VALUE ...]")
+def stage(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="shipped name or path of a TOML file")],
+    to: Annotated[Path, typer.Option("--to", help="folder that compute nodes can read")],
+    as_json: Json = False,
+) -> None:
+    """Copy a recipe's model and data to where nodes without network can read them; prints the flags to launch with."""
+    from molt_tui.cli import output
+    from molt_tui.services import launch as service
+    from molt_tui.services.slurm import stage as copy
+    from molt_tui.slurm.site import read_site
+    from molt_tui.store.home import find_home
+
+    home = find_home()
+    plan = service.make_plan(home, recipe, context.args, base=read_site(home.path).base)
+    flags = copy(plan.runs[0].config, to.expanduser().absolute())
+    if as_json:
+        output.emit_json(flags)
+    else:
+        print("\n".join(flags) or "nothing to stage: the model and the prompts are made in code")
+
+
 def _print_plan(plan: Plan, as_json: bool) -> None:
     from engine.wire import to_wire
     from molt_tui.cli import output

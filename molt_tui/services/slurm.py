@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 RUN_PLACEHOLDER = "RUN"
+STAGE_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,28 @@ def _refresh(store: Store) -> list[Path]:
     except MoltError:
         return []
     return poll.poll(store, slurm, name).changed
+
+
+def stage(config: Config, target: Path) -> list[str]:
+    """Copy the model and the data files of a configuration below `target`; returns the flags that use the copies."""
+    from engine.config import GYM_PREFIX
+    from molt_tui.slurm.render import library_root
+    from molt_tui.spawn import run_program
+
+    datasets = {"data.prompt_dataset": config.data.prompt_dataset, "eval.dataset": config.eval.dataset}
+    files = list(dict.fromkeys(name for names in datasets.values() for name in names if not name.startswith(GYM_PREFIX)))
+    python = config.slurm.python or local.engine_python()
+    script = library_root() / "slurm" / "stage.py"
+    done = run_program([python, str(script), str(target), config.actor.model_name_or_path, *files], timeout=STAGE_SECONDS)
+    if done.code != 0:
+        raise MoltError(f"staging failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    copies = dict(zip(files, (path for kind, _, path in lines if kind == "data")))
+    flags = [f"--actor.model_name_or_path {path}" for kind, _, path in lines if kind == "model"]
+    for flag, names in datasets.items():
+        if any(name in copies for name in names):
+            flags.append(f"--{flag} {' '.join(copies.get(name, name) for name in names)}")
+    return flags
 
 
 def dump_stacks(slurm: Slurm, run: Run, seconds: float = 60.0) -> str:

@@ -68,13 +68,13 @@ async def rollout_path(engines: list[ScriptedEngine], prompts: int, bound: int, 
 
 @dataclass
 class Pace:
-    """Virtual seconds and tokens of the measured steps; `step_s` of each."""
+    """Tokens and virtual seconds of the measured steps, `step_s` of each, `busy_s` per engine."""
 
     trained: int
     masked: int
     seconds: float
     step_s: list[float]
-    idle_s: float
+    busy_s: float
 
 
 def count_tokens(batch: Batch, bound: int) -> tuple[int, int]:
@@ -90,11 +90,15 @@ async def measure(bound: int, folder: str) -> Pace:
     engines = [ScriptedEngine(script, lambda running: 0.01 * (1 + running / 256), stride=4) for _ in range(ENGINES)]
     pool = await rollout_path(engines, (WARM_UP + STEPS + BOUND + 2) * GROUPS, bound, folder)
     clock = asyncio.get_running_loop().time
+
+    def busy() -> float:
+        return statistics.mean(engine.busy_s for engine in engines)
+
     pool.start()
     pace, begin = Pace(0, 0, 0.0, [], 0.0), clock()
     for step in range(WARM_UP + STEPS):
         if step == WARM_UP:
-            pace, idle = Pace(0, 0, 0.0, [], 0.0), pool.idle_seconds()
+            pace, before = Pace(0, 0, 0.0, [], 0.0), busy()
         batch = await pool.next_batch()
         trained, masked = count_tokens(batch, bound)
         await asyncio.sleep(trained * TRAIN_S_PER_TOKEN)
@@ -106,7 +110,7 @@ async def measure(bound: int, folder: str) -> Pace:
         pace.trained, pace.masked = pace.trained + trained, pace.masked + masked
         pace.step_s.append(clock() - begin)
         begin = clock()
-    pace.seconds, pace.idle_s = sum(pace.step_s), pool.idle_seconds() - idle
+    pace.seconds, pace.busy_s = sum(pace.step_s), busy() - before
     await pool.close()
     return pace
 
@@ -137,8 +141,8 @@ def figures() -> list[tuple[str, float, str]]:
         ("pool/sync_step_s", statistics.median(sync.step_s), "s (virtual)"),
         ("pool/async_step_s", statistics.median(overlapped.step_s), "s (virtual)"),
         ("pool/async_masked_frac", overlapped.masked / (overlapped.masked + overlapped.trained), "token share"),
-        ("pool/sync_rollout_idle_frac", sync.idle_s / sync.seconds, "share"),
-        ("pool/async_rollout_idle_frac", overlapped.idle_s / overlapped.seconds, "share"),
+        ("pool/sync_rollout_idle_frac", 1 - sync.busy_s / sync.seconds, "share"),
+        ("pool/async_rollout_idle_frac", 1 - overlapped.busy_s / overlapped.seconds, "share"),
         ("pool/path_cost_us", statistics.median(costs), "us CPU per rollout"),
     ]
 

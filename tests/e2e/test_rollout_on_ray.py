@@ -1,6 +1,7 @@
 """The rollout path over real process borders: actors are killed, turns and groups go on elsewhere."""
 
 import asyncio
+from dataclasses import dataclass
 
 import pytest
 import ray
@@ -8,8 +9,9 @@ import ray
 from engine.config import Config
 from engine.data import PromptStream, Source
 from engine.placement import Cluster, Remote
-from engine.records import check_rollout
+from engine.records import Rollout, check_rollout
 from engine.rollout.dispatch import RunnerDispatch
+from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import PoolSettings, RolloutPool
 from engine.rollout.router import Router
 from engine.rollout.runner import AgentRunnerActor, RunnerSpec
@@ -19,34 +21,49 @@ from tests.unit.test_runner import AGENT
 LOST = (ConnectionError, ray.exceptions.RayActorError)
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    cluster = Cluster(Config())
-    cluster.start_ray()
-    yield cluster
-    asyncio.run(cluster.shutdown())
+@dataclass
+class Path:
+    """The actors of one rollout path."""
+
+    router: Remote
+    engines: list[Remote]
+    runners: list[Remote]
+
+    def pool(self) -> RolloutPool:
+        prompts = PromptStream([Source("p", [(f"{i}+1=", None, {}) for i in range(12)])], (), seed=0, epochs=1)
+        return RolloutPool(prompts, RunnerDispatch(self.runners, LOST), PoolSettings(3, 4, 1))
+
+    async def in_flight(self) -> int:
+        return sum(slot.requests for slot in await self.router.stats())
+
+    async def until_in_flight(self, count: int) -> None:
+        while await self.in_flight() != count:
+            await asyncio.sleep(0.01)
 
 
 def spawn(cls, *args, **kwargs) -> Remote:
     return Remote(ray.remote(cls).options(num_cpus=0, max_concurrency=1000).remote(*args, **kwargs))
 
 
-async def rollout_path(tmp_path, engines=2, runners=2, **engine_options):
-    """Engines, router, runners as actors, and a pool of 12 prompts over them."""
-    agent = tmp_path / "count_agent.py"
-    agent.write_text(AGENT)
-    engine_handles = [spawn(ScriptedEngine, Script(lambda turn: 40), routing=(2, 2), **engine_options) for _ in range(engines)]
-    router = spawn(Router)
-    await router.start(engine_handles, LOST)
-    runner_handles = [spawn(AgentRunnerActor) for _ in range(runners)]
-    spec = RunnerSpec(str(agent), CharTokenizer(), max_len=200)
-    await asyncio.gather(*[r.start(spec, router, ray.put) for r in runner_handles])
-    prompts = PromptStream([Source("p", [(f"{i}+1=", None, {}) for i in range(12)])], (), seed=0, epochs=1)
-    settings = PoolSettings(groups_per_batch=3, n_samples=4, max_staleness=1)
-    return RolloutPool(prompts, RunnerDispatch(runner_handles, LOST), settings), router, engine_handles, runner_handles
+async def make_path(folder) -> Path:
+    (folder / "count_agent.py").write_text(AGENT)
+    path = Path(spawn(Router), [spawn(ScriptedEngine, Script(lambda turn: 40), routing=(2, 2), step_s=lambda running: 0.05)
+                                for _ in range(2)], [spawn(AgentRunnerActor) for _ in range(2)])  # fmt: skip
+    await path.router.start([MailboxClient(e) for e in path.engines], LOST)
+    spec = RunnerSpec(str(folder / "count_agent.py"), CharTokenizer(), max_len=200)
+    await asyncio.gather(*[r.start(spec, MailboxClient(path.router), ray.put) for r in path.runners])
+    return path
 
 
-async def train_all(pool, engines):
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    cluster = Cluster(Config())
+    cluster.start_ray()
+    yield asyncio.run(make_path(tmp_path_factory.mktemp("agent")))
+    asyncio.run(cluster.shutdown())
+
+
+async def train_all(pool, engines) -> list[Rollout]:
     """Consume every batch; returns all records after checking them against their summaries."""
     records = []
     while (batch := await pool.next_batch()) is not None:
@@ -62,37 +79,22 @@ async def train_all(pool, engines):
     return records
 
 
-async def in_flight(router) -> int:
-    return sum(slot.requests for slot in await router.stats())
-
-
-async def test_turns_of_a_killed_engine_go_on_elsewhere(cluster, tmp_path):
-    pool, router, engines, _ = await rollout_path(tmp_path)
+async def test_closing_the_pool_ends_the_generations(path):
+    pool = path.pool()
     pool.start()
-    while await in_flight(router) < 8:
-        await asyncio.sleep(0.01)
-    ray.kill(engines[0]._handle)
-    records = await train_all(pool, engines[1:])
-    assert len(records) == 48 and {r.error for r in records} == {None}
-    assert [slot.open for slot in await router.stats()] == [False, True]
-
-
-async def test_groups_of_a_killed_runner_run_again_on_another(cluster, tmp_path):
-    pool, router, engines, runners = await rollout_path(tmp_path)
-    pool.start()
-    while await in_flight(router) < 24:
-        await asyncio.sleep(0.01)
-    ray.kill(runners[0]._handle)
-    records = await train_all(pool, engines)
-    assert len({r.prompt_id for r in records}) == 12 and len(records) == 48
-
-
-async def test_closing_the_pool_ends_the_generations(cluster, tmp_path):
-    pool, router, _, _ = await rollout_path(tmp_path, step_s=lambda running: 10.0)
-    pool.start()
-    while await in_flight(router) < 24:
-        await asyncio.sleep(0.01)
+    await path.until_in_flight(24)
     await pool.close()
-    while await in_flight(router):
-        await asyncio.sleep(0.01)
+    await path.until_in_flight(0)
     assert len(pool.state_dict()["pending"]) == 6
+
+
+async def test_a_killed_engine_and_a_killed_runner_cost_no_rollout(path):
+    pool = path.pool()
+    pool.start()
+    await path.until_in_flight(24)
+    ray.kill(path.engines[0]._handle)
+    ray.kill(path.runners[0]._handle)
+    records = await train_all(pool, path.engines[1:])
+    assert len({r.prompt_id for r in records}) == 12 and len(records) == 48
+    assert {r.sampled for r in records} == {40}
+    assert [slot.open for slot in await path.router.stats()] == [False, True]

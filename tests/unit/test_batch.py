@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from engine.batch import clipped_reward, prepare, reward_metrics, shaped_reward, traced_rollouts
+from engine.batch import clipped_reward, prepare, reward_metrics, set_advantages, shaped_reward, traced_rollouts
 from engine.config import Config
 from engine.rollout.filtering import filtered
 from engine.rollout.pool import Batch
 from engine.rollout.transport import FinishedGroup, Prompt, RolloutSummary, SegmentSummary
+from engine.train.plan import Measured
 
 
 def config(**algo) -> Config:
@@ -95,6 +96,19 @@ def test_a_token_level_advantage_travels_as_one_value_per_sampled_token():
     settings = config(estimator="reinforce", gamma=0.5, no_whiten=True)
     prepared = prepare(batch(group("a", rollout("a0", 1.0, {5: 3}))), max_staleness=0, config=settings)
     np.testing.assert_allclose(prepared.order.samples[0].advantage, [0.25, 0.5, 1.0])
+
+
+def test_measured_values_make_advantages_and_returns():
+    settings = config(estimator="gae", gamma=1.0, lam=1.0, no_whiten=True)
+    prepared = prepare(batch(group("a", rollout("a0", 1.0, {5: 2}), rollout("a1", 0.0, {5: 1}))), 0, settings)
+    assert prepared.advantages == []
+    measured = {0: Measured(values=np.array([0.25, 0.5], np.float32)), 1: Measured(values=np.array([0.5], np.float32))}
+    set_advantages(prepared, measured, settings)
+    first, second = prepared.order.samples
+    # With lam 1 the advantage is the return minus the value, so the returns are the rewards.
+    assert first.advantage.tolist() == [0.75, 0.5] and second.advantage == -0.5
+    assert first.returns.tolist() == [1.0, 1.0] and second.returns.tolist() == [0.0]
+    assert first.values.tolist() == [0.25, 0.5]
 
 
 def test_lost_groups_are_counted_but_not_trained():

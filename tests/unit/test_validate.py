@@ -53,6 +53,9 @@ def test_a_sound_configuration_has_no_problem(folder):
     assert problems(rollout__batch_size="4", rollout__n_samples_per_prompt="4", train__batch_size="8") == []
     assert problems(algo__advantage__is_correction_threshold="5") == []
     assert problems(algo__advantage__is_correction_preset="icepop") == []
+    assert problems(algo__kl__init_coef="0.1", ref__model_name_or_path="tiny:qwen3_moe") == []
+    distill = {"algo__advantage__estimator": "on_policy_distill", "ref__model_name_or_path": "org/name"}
+    assert problems(train__agent_path="", **distill) == []
     assert problems(actor__loss_mode="cispo", actor__eps_clip_low_high="0.2 5") == []
 
 
@@ -94,6 +97,20 @@ CASES = [
     ({"actor.dual_clip": "1"}, "actor.dual_clip", "above 1"),
     ({"actor.dual_clip": "3", "actor.loss_mode": "gspo"}, "actor.dual_clip", "ppo alone"),
     ({"actor.loss_mode": "cispo"}, "actor.eps_clip_low_high", "at least 1"),
+    ({"algo.kl.target": "0.1"}, "algo.kl.target", "stays 0"),
+    ({"algo.kl.init_coef": "0.1", "algo.kl.ref": "rollout", "algo.advantage.estimator": "grpo",
+      "rollout.n_samples_per_prompt": "2"}, "algo.kl.use_loss", "change nothing"),
+    ({"algo.kl.init_coef": "0.1", "algo.kl.ref": "rollout", "algo.kl.use_loss": "true", "algo.kl.estimator": "k1"},
+     "algo.kl.estimator", "0 on average"),
+    ({"algo.kl.init_coef": "0.1", "algo.kl.ref": "rollout", "rollout.top_p": "0.9", "train.max_staleness": "0",
+      "algo.advantage.is_correction_level": "off"}, "rollout.top_p", "no measure for a KL"),
+    ({"algo.kl.init_coef": "0.1"}, "ref.model_name_or_path", "needs a reference"),
+    ({"algo.advantage.estimator": "on_policy_distill"}, "ref.model_name_or_path", "needs a teacher"),
+    ({"algo.advantage.estimator": "on_policy_distill", "ref.model_name_or_path": "org/name", "algo.kl.init_coef": "1"},
+     "algo.kl.init_coef", "already"),
+    ({"ref.model_name_or_path": "./moe"}, "ref.model_name_or_path", "for nothing"),
+    ({"algo.kl.init_coef": "0.1", "ref.model_name_or_path": "tiny:qwen3"}, "ref.model_name_or_path", "random weights"),
+    ({"algo.kl.init_coef": "0.1", "ref.model_name_or_path": "./gone"}, "ref.model_name_or_path", "no config.json"),
     ({"algo.dynamic_filtering_enable": "true"}, "algo.dynamic_filtering_enable", "n_samples_per_prompt 2"),
     ({"algo.dynamic_filtering_range": "1 0"}, "algo.dynamic_filtering_range", "low must be below high"),
     ({"reward.overlong_buffer_len": "4000"}, "reward.overlong_buffer_len", "data.max_len 2048"),

@@ -80,6 +80,24 @@ def reinforce(rewards, rollout_of, mask, token_rewards, gamma, no_whiten):
     return returns if no_whiten else whitened(returns, counted)
 
 
+def gae(rewards, rollout_of, mask, token_rewards, values, gamma, lam, no_whiten):
+    """Every advantage as the explicit sum over later deltas, feedback left out."""
+    advantages, counted = zeros_like(mask), []
+    for s, row in enumerate(mask):
+        on = [t for t, flag in enumerate(row) if flag]
+        if not math.isfinite(rewards[rollout_of[s]]):
+            continue
+        deltas = []
+        for k, t in enumerate(on):
+            last = k == len(on) - 1
+            reward = token_rewards[s][t] + (rewards[rollout_of[s]] if last else 0)
+            deltas.append(reward + (0 if last else gamma * values[s][on[k + 1]]) - values[s][t])
+        for k, t in enumerate(on):
+            advantages[s][t] = math.fsum((gamma * lam) ** i * d for i, d in enumerate(deltas[k:]))
+            counted.append((s, t))
+    return advantages if no_whiten else whitened(advantages, counted)
+
+
 def statistic(old, mu, level, gating):
     """Per-token statistics of one segment, given the log-probs of its sampled tokens alone."""
     if gating == "ratio":

@@ -154,6 +154,32 @@ def test_reinforce_equals_the_slow_one(batch, gamma, no_whiten):
     assert_close(ESTIMATORS["reinforce"](inputs_of(batch, **options)), expected)
 
 
+def test_gae_by_hand():
+    # gamma 1/2, lam 1/2, values 1 2 4 at the sampled positions 0 2 3, reward 8 at the last; position 1 is feedback.
+    # delta_3 = 8 - 4 = 4; delta_2 = 2 - 2 = 0, A_2 = 0 + 4 / 4 = 1; delta_0 = 1 - 1 = 0, A_0 = 1 / 4.
+    values = torch.tensor([[1.0, 99.0, 2.0, 4.0]])
+    inputs = rows([8.0], [0], [0], [[1, 0, 1, 1]], gamma=0.5, lam=0.5, values_ST=values, no_whiten=True)
+    assert torch.equal(ESTIMATORS["gae"](inputs), torch.tensor([[0.25, 0.0, 1.0, 4.0]]))
+
+
+@quick
+@given(batches(), st.sampled_from([0.0, 0.9, 1.0]), st.sampled_from([0.0, 0.95, 1.0]), st.booleans())
+def test_gae_equals_the_slow_one(batch, gamma, lam, no_whiten):
+    expected = slow_algo.gae(
+        batch.rewards, batch.rollout_of, batch.mask, batch.token_rewards, batch.advantages, gamma, lam, no_whiten
+    )
+    inputs = inputs_of(
+        batch, token_rewards_ST=double(batch.token_rewards), values_ST=double(batch.advantages), gamma=gamma, lam=lam,
+        no_whiten=no_whiten,
+    )  # fmt: skip
+    assert_close(ESTIMATORS["gae"](inputs), expected, 1e-8)
+
+
+def test_distillation_passes_the_rewards_of_tokens_on():
+    inputs = rows([NAN], [0], [0], [[0, 1, 1]], token_rewards_ST=torch.tensor([[9.0, -0.5, 0.25]]))
+    assert torch.equal(ESTIMATORS["on_policy_distill"](inputs), torch.tensor([[0.0, -0.5, 0.25]]))
+
+
 def test_discounted_returns_of_a_long_row():
     rewards_ST = torch.zeros(1, 1000, dtype=torch.float64)
     rewards_ST[0, -1] = 1

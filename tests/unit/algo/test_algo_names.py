@@ -11,7 +11,7 @@ from engine.algo import names
 from engine.algo.advantage import ESTIMATORS
 from engine.algo.correction import DIVERGENCES
 from engine.algo.loss import AGGREGATIONS, POLICY_LOSSES
-from engine.config import ActorConfig, AdvantageConfig
+from engine.config import ActorConfig, AdvantageConfig, KlConfig
 
 
 def test_names_equal_the_registries():
@@ -29,6 +29,7 @@ def test_names_equal_the_registries():
         (AdvantageConfig, "is_correction_level", names.LEVELS),
         (AdvantageConfig, "is_correction_mode", names.MODES),
         (AdvantageConfig, "is_correction_gating", names.GATINGS),
+        (KlConfig, "estimator", names.KL_ESTIMATORS),
         (ActorConfig, "loss_mode", names.LOSS_MODES),
         (ActorConfig, "loss_agg_mode", names.AGGREGATIONS),
     ],

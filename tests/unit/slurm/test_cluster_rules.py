@@ -39,7 +39,8 @@ def test_the_allocation_must_hold_engines_and_trainer():
     assert problems(**base, slurm__nodes="2") == []
     (found,) = problems(**base, slurm__nodes="1")
     assert found.startswith("--slurm.nodes: 1 x 8 GPUs are 8, but the engines need 8 and the trainer 8")
-    assert "does not fit a node of 8 GPUs" in problems(**base, slurm__nodes="9", vllm__tensor_parallel_size="16")[0]
+    assert "fits neither a node of 8 GPUs" in problems(**base, slurm__nodes="13", vllm__tensor_parallel_size="12")[0]
+    assert problems(**base, slurm__nodes="17", vllm__tensor_parallel_size="16") == []
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,13 @@ def test_limits_are_handed_over():
     assert act(end("timeout", 5), requeue=False) == ("end", 0, 0.0)
 
 
+def test_a_limit_too_short_for_any_step_ends_the_run():
+    assert act(end("timeout"), end("timeout"))[0] == "requeue"
+    assert act(end("timeout"), end("timeout"), end("timeout")) == ("end", 1, 0.0)
+    assert act(end("timeout", 0), end("timeout", 3), end("timeout", 3), end("timeout", 3))[0] == "requeue"
+    assert act(end("preempted"), end("preempted"), end("preempted"))[0] == "requeue"
+
+
 def test_crashes_wait_longer_each_time_and_then_end():
     assert act(end("crashed")) == ("restart", 0, 10.0)
     assert act(end("crashed"), end("crashed")) == ("restart", 0, 30.0)

@@ -48,6 +48,12 @@ def test_too_small_is_said():
         arrange(slots(8), config(actor__num_nodes=2, actor__num_gpus_per_node=8))
 
 
+def test_an_engine_larger_than_a_node_takes_whole_nodes():
+    tree = config(actor__num_nodes=2, actor__num_gpus_per_node=8, vllm__num_engines=2, vllm__tensor_parallel_size=16)
+    layout = arrange(slots(*[8] * 6), tree)
+    assert layout.engines == ("molt_node_0", "molt_node_2") and set(layout.trainers) == {"molt_node_4", "molt_node_5"}
+
+
 def test_labelled_nodes_in_order_of_their_numbers():
     found = nodes_of([{"CPU": 4, "molt_node_10": 1000.0}, {"molt_node_2": 1000.0, "GPU": 8.0}, {"CPU": 1}])
     assert found == [NodeSlots("molt_node_2", 8), NodeSlots("molt_node_10", 0)]
@@ -71,5 +77,7 @@ def test_no_node_gets_more_than_it_has(gpus, num_nodes, each, engines, size):
     used = {
         label: size * layout.engines.count(label) + layout.trainers.count(label) for label in {*layout.engines, *layout.trainers}
     }
+    inside = [label for label in layout.engines if gpus[int(label.rpartition("_")[2])] >= size]
+    used = {label: size * inside.count(label) + layout.trainers.count(label) for label in {*inside, *layout.trainers}}
     assert all(count <= gpus[int(label.rpartition("_")[2])] for label, count in used.items())
     assert len(layout.engines) == engines and len(layout.trainers) == num_nodes * each

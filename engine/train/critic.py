@@ -1,0 +1,95 @@
+"""The critic of GAE: the policy's architecture with a scalar head, its own optimizer, colocated with the policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from engine.algo.loss import Denominators, value_loss
+from engine.algo.sums import Sums
+from engine.compat import moe_layers
+from engine.config import CriticConfig
+from engine.train.collate import MicroBatch
+from engine.train.model import DTYPES, ModelOptions, load_causal_lm
+from engine.train.optimizer import build_adamw, clip_grad_norm, set_learning_rate
+from engine.train.plan import TrainOrder
+from engine.train.replay import RoutingReplay
+
+
+class ValueModel(nn.Module):
+    """Token ids (B, T) in, values (B, T) out: entry t is the value of the state before token t; the head starts at 0."""
+
+    def __init__(self, backbone: nn.Module, hidden_size: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(hidden_size, 1, bias=False, device=next(backbone.parameters()).device)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, input_ids_BT: torch.Tensor) -> torch.Tensor:
+        hidden_BTD = self.backbone(input_ids=input_ids_BT[:, :-1], use_cache=False).last_hidden_state
+        return nn.functional.pad(self.head(hidden_BTD).squeeze(-1).float(), (1, 0))
+
+
+class Critic:
+    """Starts from the policy's weights. With `replay` its routers follow the sampler's choice like the policy's."""
+
+    def __init__(self, path: str, mesh: DeviceMesh, options: ModelOptions, config: CriticConfig, replay: bool) -> None:
+        causal_lm = load_causal_lm(path, torch.device(mesh.device_type))
+        if options.gradient_checkpoint == "full":
+            causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        layers = moe_layers(causal_lm)
+        self._routing = RoutingReplay(layers, replay) if layers else None
+        self.model = ValueModel(causal_lm.base_model, causal_lm.config.hidden_size)
+        precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.param_dtype], reduce_dtype=torch.float32)
+        for layer in self.model.backbone.layers:
+            fully_shard(layer, mesh=mesh, mp_policy=precision)
+        fully_shard(self.model, mesh=mesh, mp_policy=precision)
+        self.optimizer = build_adamw(self.model.parameters(), config.adam)
+        self._config = config
+
+    @torch.no_grad()
+    def values(self, batch: MicroBatch) -> torch.Tensor:
+        """Values (B, T) under the present weights."""
+        values_BT = self._forward(batch)
+        self._end()
+        self.model.reshard()
+        return values_BT
+
+    def train_pass(self, batch: MicroBatch, order: TrainOrder, counts: Denominators, world: int, last: bool) -> Sums:
+        """Forward and backward of one micro-batch against the order's returns; `last` of its optimizer step."""
+        self.model.set_requires_gradient_sync(last)
+        old_BT = _aligned(batch, [order.samples[s].values for s in batch.samples])
+        returns_BT = _aligned(batch, [order.samples[s].returns for s in batch.samples])
+        loss, sums = value_loss(self._forward(batch), old_BT, returns_BT, batch.mask_BT, self._config.value_clip, counts)
+        (loss * world).backward()
+        self._end()
+        return sums
+
+    def step(self, max_norm: float, lr_scale: float) -> float:
+        """One optimizer step; returns the gradient norm before clipping."""
+        set_learning_rate(self.optimizer, self._config.adam.lr * lr_scale)
+        norm = clip_grad_norm(self.model.parameters(), max_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm
+
+    def _forward(self, batch: MicroBatch) -> torch.Tensor:
+        if self._routing is not None:
+            self._routing.begin(batch.routing)
+        return self.model(batch.input_ids_BT)
+
+    def _end(self) -> None:
+        if self._routing is not None:
+            self._routing.cancel()
+
+
+def _aligned(batch: MicroBatch, rows: list[np.ndarray | None]) -> torch.Tensor:
+    """One value per sampled token of each row, at the positions of these tokens."""
+    aligned_BT = torch.zeros(batch.sampled_BT.shape, device=batch.sampled_BT.device)
+    for row, values in enumerate(rows):
+        if values is not None:
+            aligned_BT[row, batch.sampled_BT[row]] = torch.from_numpy(values).to(aligned_BT)
+    return aligned_BT

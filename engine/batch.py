@@ -35,6 +35,7 @@ class PreparedBatch:
     """The order for the trainer, the rows behind its samples, and what the controller already knows to report.
 
     rewards, groups  reward and group index of each rollout that has a row
+    dropped_tokens   sampled tokens of the rollouts that were dropped for age, which no rank will see
     advantages       mean advantage of each row, once `set_advantages` has run
     """
 
@@ -44,6 +45,7 @@ class PreparedBatch:
     groups: list[int]
     advantages: list[float] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
+    dropped_tokens: int = 0
 
 
 def young_tokens(summary: SegmentSummary, oldest: int) -> int:
@@ -51,16 +53,16 @@ def young_tokens(summary: SegmentSummary, oldest: int) -> int:
     return sum(count for version, count in summary.version_tokens.items() if version >= oldest)
 
 
-def select_rows(groups: list[FinishedGroup], oldest: int) -> tuple[list[Row], list[RolloutSummary], int]:
-    """Rows to train, the rollouts behind them, and the number of rollouts dropped because every token is over age."""
+def select_rows(groups: list[FinishedGroup], oldest: int) -> tuple[list[Row], list[RolloutSummary], list[RolloutSummary]]:
+    """Rows to train, the rollouts behind them, and the rollouts dropped because every token is over age."""
     rows: list[Row] = []
     rollouts: list[RolloutSummary] = []
-    dropped = 0
+    dropped: list[RolloutSummary] = []
     for group in groups:
         for r, rollout in enumerate(group.rollouts):
             trained = [young_tokens(s, oldest) for s in rollout.segments]
             if not any(trained):
-                dropped += 1
+                dropped.append(rollout)
                 continue
             rollouts.append(rollout)
             rows += [
@@ -207,9 +209,10 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
     if config.algo.dynamic_filtering_enable:
         refused = sum(bool(FILTER_REASONS & g.dropped.keys()) for g in taken.lost)
         metrics["rollout/filter_pass_frac"] = len(groups) / (len(groups) + refused)
-    metrics["staleness/dropped_rollouts"] = float(dropped)
+    metrics["staleness/dropped_rollouts"] = float(len(dropped))
     metrics["staleness/spanning_rollouts"] = float(spanning_rollouts(rollouts))
-    prepared = PreparedBatch(order, rows, rewards, rollout_groups, metrics=metrics)
+    dropped_tokens = sum(r.sampled for r in dropped)
+    prepared = PreparedBatch(order, rows, rewards, rollout_groups, metrics=metrics, dropped_tokens=dropped_tokens)
     if not config.measures_first:
         set_advantages(prepared, {}, config)
     return prepared

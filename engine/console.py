@@ -45,14 +45,10 @@ def describe(event: dict[str, Any]) -> str | None:
     where = f"step {event['step']}: " if event.get("step") else ""
     if kind in ("metrics", "eval"):
         return f"step {event.get('step', 0)}  " + "  ".join(_parts(event.get("metrics", {})))
-    if kind == "eval":
-        return f"{where}evaluation  " + "  ".join(
-            f"{k} {v}" for k, v in event.get("metrics", {}).items() if "_frac" in k or "_mean" in k
-        )
     if kind == "phase":
         return one_line(": ".join(filter(None, [event.get("phase"), event.get("detail")])))
     if kind == "checkpoint":
-        return one_line(f"{where}checkpoint in {event.get('seconds')} s, {event.get('path')}")
+        return one_line(f"{where}checkpoint in {event.get('seconds', 0):.1f} s, {event.get('path')}")
     if kind == "control":
         return one_line(f"{where}{event.get('name')}: {event.get('message')}")
     if kind in ("fault", "alert"):

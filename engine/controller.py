@@ -152,7 +152,8 @@ class Controller:
         metrics = report.step_metrics(batch, reports[0], sync, engines, self.timer)
         metrics |= {f"mismatch/{k}": v for k, v in gap.items()}
         prompts = [g.prompt.prompt_id for g in taken.groups]
-        self.events.emit(MetricsEvent, step=step, version=version, metrics=metrics, prompts=prompts)
+        lost = [g.prompt.prompt_id for g in taken.lost] or None
+        self.events.emit(MetricsEvent, step=step, version=version, metrics=metrics, prompts=prompts, lost=lost)
         self.progress.update(step=step, version=version)
         self.timer = StepTimer()
 

@@ -105,7 +105,9 @@ class Attempt:
         saved = await checkpoints.restore(cluster, pool)
         if saved is not None:
             position = Position(saved.step, saved.version)
-            live = saved.live or live
+            live = saved.live
+            pool.set_max_staleness(live.max_staleness)
+            pool.set_temperature(live.temperature)
             await publish(cluster.trainers, cluster.engines, manifest, position.version)
             pool.published(position.version)
         pieces = token_pieces(model / "tokenizer.json")

@@ -56,11 +56,13 @@ class Event(Record):
 
 
 class MetricsEvent(Event):
-    """`metrics`: schema name -> number, list or label. `prompts`: ids whose groups this step trained (the ledger)."""
+    """`metrics`: schema name -> number, list or label. The ledger: `prompts` are the ids whose groups this step trained,
+    `lost` those given up since the last step because no rollout of theirs was usable."""
 
     kind: str = "metrics"
     metrics: dict[str, Any]
     prompts: list[str] = Field(default_factory=list)
+    lost: list[str] | None = None
 
 
 class PhaseEvent(Event):

@@ -30,6 +30,7 @@ def step_metrics(
 ) -> dict[str, Any]:
     """All metrics of one step. A rate whose time was not measured is absent."""
     metrics = batch.metrics | report.metrics | engines | timer.metrics()
+    metrics["staleness/masked_tokens"] = report.metrics.get("staleness/masked_tokens", 0.0) + batch.dropped_tokens
     if sync is not None:
         metrics |= sync.metrics() | {"time/pause": sync.pause_seconds}
     tokens = sum(sample.length for sample in batch.order.samples)

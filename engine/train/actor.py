@@ -215,6 +215,9 @@ class Trainer:
         """Train on one batch: one or more optimizer steps. Raises InvariantError before anything is changed."""
         self.set_live(order.live)
         state = _Batch()
+        if not order.optimizer_steps:
+            self.step += 1
+            return TrainReport({"optim/skipped": 1.0}, state.seconds, stepped=False)
         with state.timed("load"):
             steps = self._load(order)
             state.sums = staleness_sums([b for step in steps for b in step], order.max_staleness) | self.kl.measured

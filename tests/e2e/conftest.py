@@ -38,7 +38,7 @@ class LiveRun:
 
     def steps(self) -> dict[int, dict[str, Any]]:
         """Training metrics by step; a later attempt supersedes what it repeats."""
-        return {e["step"]: e for e in self.events if e["kind"] == "metrics" and "loss/policy" in e["metrics"]}
+        return {e["step"]: e for e in self.events if e["kind"] == "metrics" and "time/step" in e["metrics"]}
 
     def evals(self) -> list[dict[str, Any]]:
         return [e for e in self.events if e["kind"] == "metrics" and any(k.startswith("eval/") for k in e["metrics"])]

@@ -63,7 +63,7 @@ def test_group_advantages_token_counts_and_references():
 def test_tokens_over_age_leave_the_count_and_a_rollout_without_young_tokens_is_dropped():
     taken = batch(group("a", rollout("a0", 1.0, {1: 3, 4: 2}), rollout("a1", 0.0, {1: 4})))
     prepared = prepare(taken, max_staleness=1, config=config())
-    assert prepared.metrics["staleness/dropped_rollouts"] == 1
+    assert prepared.metrics["staleness/dropped_rollouts"] == 1 and prepared.dropped_tokens == 4
     assert [step.tokens for step in prepared.order.optimizer_steps] == [2]
     # Its only reward left, the group says nothing about better or worse.
     assert [s.advantage for s in prepared.order.samples] == [0.0]

@@ -6,7 +6,7 @@ from helpers import VOCAB, config, order, rollouts, save_tiny, tiny_model
 from engine.metrics import describe
 from engine.records import InvariantError
 from engine.train.actor import Trainer, policy_settings
-from engine.train.plan import TrainerSpec
+from engine.train.plan import TrainerSpec, TrainOrder
 from engine.train.weights import gathered_weights
 
 
@@ -148,3 +148,11 @@ def test_a_single_threshold_is_an_upper_bound_and_the_live_one_wins():
     made = config(algo={"advantage": advantage})
     assert (policy_settings(made).correction.low, policy_settings(made).correction.high) == (-np.inf, 0.2)
     assert policy_settings(made, (0.3,)).correction.high == 0.3
+
+
+def test_a_batch_of_which_nothing_is_young_enough_is_survived(paths):
+    made, _ = trainer(paths[True])
+    before = weights(made)
+    report = made.train(TrainOrder(version=3, max_staleness=0, samples=[], optimizer_steps=[]))
+    assert (report.stepped, report.metrics) == (False, {"optim/skipped": 1.0})
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(made).items())

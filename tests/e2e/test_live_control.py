@@ -25,7 +25,9 @@ def test_commands_kill_and_resume(start_run):
     assert max(live.steps()) == held
     assert live.command("resume")["ok"]
 
-    answer = live.command("set", **{"actor.adam.lr": "0.0005", "algo.advantage.is_correction_threshold": "0.5 2"})
+    answer = live.command(
+        "set", **{"actor.adam.lr": "0.0005", "train.max_staleness": "0", "algo.advantage.is_correction_threshold": "0.5 2"}
+    )
     assert answer["ok"] and "actor.adam.lr = 0.0005" in answer["message"]
     refused = live.command("set", **{"rollout.batch_size": "4"})
     assert not refused["ok"] and "actor.adam.lr" in refused["message"]
@@ -41,6 +43,8 @@ def test_commands_kill_and_resume(start_run):
                                                                    and e["kind"] == "metrics"])  # fmt: skip
     saved = max(e["step"] for e in live.events if e["kind"] == "checkpoint" and e["attempt"] == 1)
     assert min(e["step"] for e in first) == saved + 1, "it goes on from the checkpoint"
+    assert first[0]["metrics"]["optim/lr"] == 0.0005, "live settings survive"
+    assert first[0]["metrics"]["queue/capacity"] == BATCH
     assert live.command("stop_after_step")["ok"]
     assert live.end() == 130
     assert live.exit(2).reason == "cancelled" and live.exit(2).resumable

@@ -148,3 +148,13 @@ def test_a_single_threshold_is_an_upper_bound_and_the_live_one_wins():
     made = config(algo={"advantage": advantage})
     assert (policy_settings(made).correction.low, policy_settings(made).correction.high) == (-np.inf, 0.2)
     assert policy_settings(made, (0.3,)).correction.high == 0.3
+
+
+def test_frozen_routers_stay_and_survive_a_checkpoint(paths, tmp_path):
+    made, _ = trainer(paths[True], actor={"freeze_moe_router": True, "adam": {"lr": 1e-2}}, train={"routing_replay": True})
+    before = weights(made)
+    made.train(order(rollouts(6)))
+    made.save(str(tmp_path / "step-000001"))
+    assert made.load(str(tmp_path / "step-000001")) == b""
+    moved = {name for name, tensor in weights(made).items() if not torch.equal(before[name], tensor)}
+    assert moved and before.keys() - moved == {name for name in before if name.endswith("mlp.gate.weight")}

@@ -42,7 +42,7 @@ class RecipeInfo(Section):
 
 
 class AdamConfig(Section):
-    lr: NonNegativeFloat = option(1e-6, "learning rate (can be changed while the run is live)")
+    lr: NonNegativeFloat = option(1e-6, "learning rate; that of the actor can be changed while the run is live")
     betas: Pair = option((0.9, 0.95), "AdamW betas")
     eps: PositiveFloat = option(1e-8, "AdamW epsilon")
     weight_decay: NonNegativeFloat = option(0.0, "decoupled weight decay")

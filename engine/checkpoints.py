@@ -13,7 +13,7 @@ from engine.commands import LiveKnobs
 from engine.config import Config
 from engine.rollout.pool import with_payloads
 from engine.train.checkpoint import latest_checkpoint, prune_checkpoints
-from engine.wire import RunDir
+from engine.wire import RunDir, write_atomic
 
 
 @dataclass
@@ -38,18 +38,28 @@ class Checkpoints:
         self.keep = config.ckpt.max_num
         self.save_hf = config.ckpt.save_hf
 
-    async def save(self, cluster: Any, pool: Any, step: int, version: int, live: LiveKnobs) -> Saved:
-        """Write one checkpoint; it counts once its completion mark is there."""
+    async def save_best(self, cluster: Any, pool: Any, step: int, version: int, live: LiveKnobs, score: float) -> Saved | None:
+        """Keep these weights, which were just evaluated, in best/ if none before them scored as high."""
+        mark = self.folder / "best" / "score"
+        if mark.is_file() and float(mark.read_text()) >= score:
+            return None
+        saved = await self.save(cluster, pool, step, version, live, best=True)
+        write_atomic(mark, repr(score).encode())
+        return saved
+
+    async def save(self, cluster: Any, pool: Any, step: int, version: int, live: LiveKnobs, best: bool = False) -> Saved:
+        """Write one checkpoint; it counts once its completion mark is there. The best one stands alone in best/."""
         import ray
 
         started = time.perf_counter()
         # The state is taken here, on the loop, in one moment; only fetching its records may wait.
         records = await asyncio.to_thread(with_payloads, pool.state_dict(), ray.get)
         state = {"step": step, "version": version, "live": live, "pool": records}
-        path = self.folder / f"step-{step:06d}"
+        folder, keep = (self.folder / "best", 1) if best else (self.folder, self.keep)
+        path = folder / f"step-{step:06d}"
         payload = pickle.dumps(state)
         await asyncio.gather(*[t.save(str(path), payload, self.save_hf) for t in cluster.trainers])
-        await asyncio.to_thread(prune_checkpoints, self.folder, self.keep)
+        await asyncio.to_thread(prune_checkpoints, folder, keep)
         size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
         return Saved(str(path), time.perf_counter() - started, size)
 

@@ -42,7 +42,7 @@ class RecipeInfo(Section):
 
 
 class AdamConfig(Section):
-    lr: NonNegativeFloat = option(1e-6, "learning rate (can be changed while the run is live)")
+    lr: NonNegativeFloat = option(1e-6, "learning rate; that of the actor can be changed while the run is live")
     betas: Pair = option((0.9, 0.95), "AdamW betas")
     eps: PositiveFloat = option(1e-8, "AdamW epsilon")
     weight_decay: NonNegativeFloat = option(0.0, "decoupled weight decay")
@@ -63,6 +63,7 @@ class ActorConfig(Section):
     eps_clip_low_high: Pair = option((0.2, 0.2), "clip range below and above 1 (ppo, gspo); cispo: high is the ceiling itself")
     dual_clip: float | None = option(None, "dual clip bound for negative advantages (> 1, ppo)")
     entropy_coef: float | None = option(None, "entropy bonus coefficient")
+    freeze_moe_router: bool = option(False, "leave the routers of a MoE model as they are")
     num_nodes: PositiveInt = option(1, "nodes of the trainer")
     num_gpus_per_node: PositiveInt = option(1, "trainer ranks per node (one GPU each; CPU processes without GPUs)")
 
@@ -181,6 +182,9 @@ class TrainConfig(Section):
     max_staleness: NonNegativeInt = option(1, "versions a trained token may lag behind; 0 is strictly synchronous (live)")
     partial_rollout_enable: bool = option(True, "rollouts in flight continue across a weight update")
     routing_replay: bool = option(False, "replay the sampler's expert choice in the training forward (R3)")
+    routing_replay_border: Literal["both", "old", "new"] = option(
+        "both", "rollouts that span an update: replay the choices on both sides of it, or those of one version alone"
+    )
     probe_sequences: NonNegativeInt = option(8, "fixed sequences scored by both sides after every update; 0: off")
     probe_every: PositiveInt = option(1, "run the probe after every n-th update")
 
@@ -189,6 +193,7 @@ class EvalConfig(Section):
     dataset: tuple[str, ...] = option((), "held-out prompts, same forms as data.prompt_dataset")
     split: str = option("train", "split of a dataset directory")
     steps: int = option(-1, "evaluate every n steps; -1: only on request, at start and at the end")
+    eval_only: bool = option(False, "evaluate once and end, without training")
     eval_at_start: bool = option(False, "evaluate before the first step")
     eval_at_end: bool = option(False, "evaluate after the last step")
     max_samples: PositiveInt = option(1_000_000, "use at most this many prompts")
@@ -202,6 +207,7 @@ class CkptConfig(Section):
     save_steps: int = option(-1, "save every n steps; -1: only on request, on a stop and at the end")
     max_num: PositiveInt = option(3, "checkpoints kept")
     disable_final_save: bool = option(False, "no checkpoint after the last step")
+    best_metric_key: str = option("", "eval/... metric; its best evaluation is kept in best/, the very weights evaluated")
     save_hf: bool = option(False, "also write the weights in Hugging Face form at every save")
 
 

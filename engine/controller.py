@@ -56,6 +56,9 @@ class Controller:
         watcher = asyncio.create_task(self.inbox.watch())
         try:
             self._phase("running")
+            if self.config.eval.eval_only:
+                await self._evaluate("only")
+                return
             if self.config.eval.eval_at_start and self.position.step == 0:
                 await self._evaluate("start")
             self.pool.start()
@@ -174,8 +177,20 @@ class Controller:
         with self.timer.phase("eval"):
             metrics = await self.evaluator.run(self.pool, self.position.version)
         self.events.emit(MetricsEvent, step=self.position.step, version=self.position.version, metrics=metrics)
+        best = self.config.ckpt.best_metric_key
+        if best in metrics:
+            await self._keep_best(metrics[best])
         scores = ", ".join(f"{k} {v:.3f}" for k, v in metrics.items() if k.endswith(("score_mean", "exact_frac")))
         return scores or "nothing was evaluated: eval.dataset is empty"
+
+    async def _keep_best(self, score: float) -> None:
+        """Save what was just evaluated if it is the best so far; nothing was trained in between."""
+        step, version = self.position.step, self.position.version
+        with self.timer.phase("checkpoint"):
+            saved = await self.checkpoints.save_best(self.cluster, self.pool, step, version, self.live, score)
+        if saved is not None:
+            self.events.emit(CheckpointEvent, step=step, version=version, path=saved.path, seconds=saved.seconds,
+                             bytes=saved.bytes, why="best")  # fmt: skip
 
     async def _checkpoint(self, why: str) -> str:
         """Save the trainer, the prompts in flight and the finished groups as one unit."""

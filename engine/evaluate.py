@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,10 +42,30 @@ def summarise(groups: Sequence[FinishedGroup], version: int) -> dict[str, float]
     }
     if rollouts:
         found |= {
-            "exact_frac": float(np.mean([bool(g.rollouts) and g.rollouts[0].score >= 1.0 for g in groups])),
-            "score_mean": float(np.mean([r.score for r in rollouts])),
-            "reward_mean": float(np.mean([r.reward for r in rollouts])),
             "response_len_mean": float(np.mean([r.sampled for r in rollouts])),
             "truncated_frac": float(np.mean([r.truncated for r in rollouts])),
         }
+    scores = [r.score for r in rollouts if math.isfinite(r.score)]
+    rewards = [r.reward for r in rollouts if math.isfinite(r.reward)]
+    if rewards:
+        found["reward_mean"] = float(np.mean(rewards))
+    if scores:
+        found["score_mean"] = float(np.mean(scores))
+        found["exact_frac"] = float(np.mean([bool(g.rollouts) and g.rollouts[0].score >= 1.0 for g in groups]))
+        found |= pass_at(groups)
+    return found
+
+
+def pass_at(groups: Sequence[FinishedGroup]) -> dict[str, float]:
+    """pass_at_<k> for 1, 2, 4, ... up to the rollouts of every prompt, if there are several; failed rollouts count as wrong.
+
+    1 - C(n - c, k) / C(n, k) with c of n rollouts right, averaged over prompts (Chen et al., "Codex", 2021).
+    """
+    counts = [len(g.rollouts) + g.failed + sum(g.dropped.values()) for g in groups]
+    right = [sum(r.score >= 1.0 for r in g.rollouts) for g in groups]
+    found, k = {}, 1
+    while min(counts) > 1 and k <= min(counts):
+        shares = [1 - math.comb(n - c, k) / math.comb(n, k) for n, c in zip(counts, right)]
+        found[f"pass_at_{k}"] = float(np.mean(shares))
+        k *= 2
     return found

@@ -132,6 +132,10 @@ FAMILIES: tuple[Metric, ...] = (
     _m("eval/<name>/score_mean", "score", "mean score of the evaluation's rollouts", "higher"),
     _m("eval/<name>/reward_mean", "reward", "mean reward of the evaluation's rollouts", "higher"),
     _m("eval/<name>/exact_frac", "share", "share of prompts whose first rollout scored at least 1", "higher"),
+    *(
+        _m(f"eval/<name>/pass_at_{2**i}", "share", f"prompts solved by at least one of {2**i} rollouts", "higher")
+        for i in range(9)
+    ),
     _m("eval/<name>/response_len_mean", "tokens", "sampled tokens per evaluation rollout"),
     _m("eval/<name>/truncated_frac", "share", "evaluation rollouts cut by a limit", "lower"),
     _m("eval/<name>/failed", "rollouts", "evaluation rollouts that failed", "lower"),

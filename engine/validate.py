@@ -223,6 +223,10 @@ def replay_needs_experts(config: Config) -> Iterator[Problem]:
     name = config.actor.model_name_or_path
     if config.train.routing_replay and _is_dense(name):
         yield Problem("train.routing_replay", f"{name} has no experts whose choice could be replayed; leave it off")
+    if config.actor.freeze_moe_router and _is_dense(name):
+        yield Problem("actor.freeze_moe_router", f"{name} has no router that could be frozen; leave it off")
+    if config.train.routing_replay_border != "both" and not config.train.routing_replay:
+        yield Problem("train.routing_replay_border", "changes nothing without --train.routing_replay")
 
 
 def _is_dense(model: str) -> bool:
@@ -308,11 +312,20 @@ def ranges_are_ordered(config: Config) -> Iterator[Problem]:
 
 
 @rule
+def best_checkpoint_is_measured(config: Config) -> Iterator[Problem]:
+    key = config.ckpt.best_metric_key
+    if key and not (key.startswith("eval/") and config.eval.steps > 0):
+        yield Problem("ckpt.best_metric_key", "names a metric of the evaluations while training, such as eval/NAME/score_mean; "
+                      "set --eval.steps, or leave it empty")  # fmt: skip
+
+
+@rule
 def evaluation_has_prompts(config: Config) -> Iterator[Problem]:
     evaluation = config.eval
     if evaluation.dataset:
         return
-    for name, wanted in (("steps", evaluation.steps > 0), ("eval_at_start", evaluation.eval_at_start),
+    for name, wanted in (("eval_only", evaluation.eval_only), ("steps", evaluation.steps > 0),
+                         ("eval_at_start", evaluation.eval_at_start),
                          ("eval_at_end", evaluation.eval_at_end)):  # fmt: skip
         if wanted:
             yield Problem("eval.dataset", f"eval.{name} is set, but there are no held-out prompts")

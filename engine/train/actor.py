@@ -178,6 +178,9 @@ class Trainer:
             if self.config.train.routing_replay:
                 raise ValueError("train.routing_replay needs a MoE model whose router is known: set it to false")
             return None, None
+        if self.config.actor.freeze_moe_router:
+            for layer in layers:
+                layer.router.requires_grad_(False)
         return RoutingReplay(layers, self.config.train.routing_replay), routing_shape(layers)
 
     # Training
@@ -241,10 +244,10 @@ class Trainer:
         return TrainReport(metrics, state.seconds, stepped=bool(active), traces=state.traces)
 
     def _load(self, order: TrainOrder) -> list[list[MicroBatch]]:
-        rank = self.spec.rank
+        rank, border = self.spec.rank, self.config.train.routing_replay_border
         segments = resolve_segments(order, samples_of(order, rank), self._get or _ray_get, self.model_config.vocab_size)
         return [
-            [collate(samples, segments, order, self.routing_shape, self.device) for samples in step.micro_batches[rank]]
+            [collate(samples, segments, order, self.routing_shape, self.device, border) for samples in step.micro_batches[rank]]
             for step in order.optimizer_steps
         ]
 

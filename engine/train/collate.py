@@ -77,8 +77,9 @@ def _key(payload: Any) -> Any:
 
 
 def collate(
-    samples: list[int], segments: dict[int, Segment], order: TrainOrder, routing: RoutingShape | None, device: torch.device
-) -> MicroBatch:
+    samples: list[int], segments: dict[int, Segment], order: TrainOrder, routing: RoutingShape | None, device: torch.device,
+    border: str = "both",
+) -> MicroBatch:  # fmt: skip
     """Pad the segments of one micro-batch; without samples it is one row of two padding tokens that trains nothing."""
     lengths = [len(segments[s]) for s in samples]
     rows, width = max(len(samples), 1), max([*lengths, 2])
@@ -102,17 +103,20 @@ def collate(
             temperatures[row, :length] = segment.temperatures
         staleness.append(age[trained])
         masked_tokens += segment.sampled - int(trained.sum())
-    targets = routing_targets([segments[s] for s in samples], rows, width, routing, device) if routing else None
+    targets = routing_targets([segments[s] for s in samples], rows, width, routing, device, border) if routing else None
     on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, sampled, logprobs, advantages, temperatures)]
     if (temperatures[mask] <= 0).any():
         raise InvariantError("a token that was sampled greedily cannot be trained: it has no distribution")
     return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets)
 
 
-def routing_targets(segments: list[Segment], rows: int, width: int, shape: RoutingShape, device: torch.device) -> RoutingTargets:
+def routing_targets(
+    segments: list[Segment], rows: int, width: int, shape: RoutingShape, device: torch.device, border: str = "both"
+) -> RoutingTargets:
     """The sampler's ids at the inputs of the forward pass: every token of a row but the last column.
 
     The last token of a segment is never an input whose output is used; it keeps the live choice and is not counted.
+    `border` both | old | new: what is replayed of a segment that several versions sampled; the rest keeps the live choice.
     """
     ids = np.full((rows, width - 1, len(shape.layer_ids), shape.top_k), -1, np.int64)
     counted = np.zeros((rows, width - 1), bool)
@@ -121,9 +125,24 @@ def routing_targets(segments: list[Segment], rows: int, width: int, shape: Routi
         counted[row, :inputs] = True
         if segment.routed_experts is not None:
             check_routing(segment.routed_experts, shape)
-            ids[row, :inputs] = segment.routed_experts[:inputs]
+            kept = replayed_inputs(segment, border)
+            ids[row, :inputs][kept] = segment.routed_experts[:inputs][kept]
     flat = ids.reshape(-1, *ids.shape[2:])
     return RoutingTargets(torch.from_numpy(flat).to(device), torch.from_numpy(counted.reshape(-1)).to(device))
+
+
+def replayed_inputs(segment: Segment, border: str) -> np.ndarray:
+    """Bool (T - 1,): inputs whose choice is replayed. An input belongs to the version that sampled the next token after it.
+
+    After an update the sampler reads the early tokens again with the new weights, but reports their choice only once: what
+    the late tokens saw there is unknown, so no replay is exact on both sides of a border.
+    """
+    following = np.where(segment.loss_mask, segment.versions, np.iinfo(np.int32).max)[1:]
+    version = np.minimum.accumulate(following[::-1])[::-1]
+    sampled = segment.versions[segment.loss_mask]
+    if border == "both" or not len(sampled):
+        return np.ones(len(version), bool)
+    return version <= sampled.min() if border == "old" else version >= sampled.max()
 
 
 def check_routing(routed: np.ndarray, shape: RoutingShape) -> None:

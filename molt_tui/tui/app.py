@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.screen import Screen
 
 from molt_tui.store.home import find_home
@@ -72,6 +73,14 @@ class RunCommands(Provider):
             score = matcher.match(f"{title} {about}")
             if score > 0:
                 yield Hit(score, title, action, help=about)
+
+
+class Palette(CommandPalette):
+    """Textual's palette raises KeyError when a page key comes before its list is laid out."""
+
+    def _action_command_list(self, action: str) -> None:
+        with contextlib.suppress(KeyError):
+            super()._action_command_list(action)
 
 
 class MoltApp(App[str]):
@@ -165,6 +174,10 @@ class MoltApp(App[str]):
         failed = answer.error is not None
         self.notify(answer.error or str(answer.value), severity="error" if failed else "information", markup=False)
         self.background.ingest_now()
+
+    def action_command_palette(self) -> None:
+        if not CommandPalette.is_open(self):
+            self.push_screen(Palette(id="--command-palette"))
 
     def action_help(self) -> None:
         if not isinstance(self.screen, HelpScreen):

@@ -141,7 +141,7 @@ class StoreSource:
         for key in evals:
             _, name, what = clean(key).split("/")
             for point in metrics.series(self.store, run, key, last=EVENTS) if what == "exact_frac" else ():
-                text = f"eval {name} {point.value:.3g} at step {point.step}" if isinstance(point.value, float) else ""
+                text = f"eval {point.value:.3g} at step {point.step}, {name}" if isinstance(point.value, float) else ""
                 lines.append(EventLine(point.t, "eval", text, point.step))
         return tuple(sorted((line for line in lines if line.text), key=lambda line: line.t or 0.0)[-EVENTS:])
 

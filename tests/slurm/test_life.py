@@ -84,8 +84,10 @@ def test_scancel_is_a_cancellation(desk: Desk):
     run = desk.launch(steps=600, seconds=0.2)
     desk.until(run, "running")
     subprocess.run(["scancel", desk.job_id(run)], check=True)
-    found = desk.until(run, "cancelled", seconds=60)
-    assert exits(run)[0]["reason"] == "cancelled" and "cancelled" in found.detail
+    desk.until(run, "cancelled", seconds=60)
+    # The supervisor writes how the attempt ended, then the job adds why Slurm ended it.
+    found = wait_for(lambda: "cancelled" in (r := desk.run(run)).detail and r, 15, "Slurm's reason")
+    assert found.state == "cancelled" and exits(run)[0]["reason"] == "cancelled"
     assert_nothing_left(run)
 
 

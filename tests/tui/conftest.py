@@ -41,6 +41,14 @@ class Driver:
     async def type(self, text: str) -> None:
         await self.press(*text)
 
+    async def wait_for(self, words: str) -> None:
+        """Until the words are on the screen; a busy machine may need longer than any number of rounds."""
+        for _ in range(200):
+            if words in self.text():
+                return
+            await self.pilot.pause(0.05)
+        raise AssertionError(f"{words!r} does not come up:\n{self.text()}")
+
     async def refresh(self) -> None:
         self.app.screen.look()
         await self.settle()

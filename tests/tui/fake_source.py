@@ -47,9 +47,9 @@ METRICS = {
 EVENTS = tuple(
     EventLine(T0 - 60 + 7 * i, kind, text)
     for i, (kind, text) in enumerate([
-        ("phase", "starting"), ("phase", "running"), ("eval", "eval heldout 0.49 at step 100"),
+        ("phase", "starting"), ("phase", "running"), ("eval", "eval 0.49 at step 100, heldout"),
         ("checkpoint", "step 120 saved in 0.4 s, 2.1 MB"), ("control", "max_staleness set to 2 by ada"),
-        ("fault", "rollout retried: environment timed out"), ("eval", "eval heldout 0.61 at step 140"),
+        ("fault", "rollout retried: environment timed out"), ("eval", "eval 0.61 at step 140, heldout"),
     ])
 )  # fmt: skip
 

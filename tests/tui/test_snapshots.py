@@ -15,18 +15,18 @@ RUN = RUNS[0].id
 SICK = {"loss/policy": float("nan"), "time/trainer_idle_frac": 0.62, "time/wait_batch": 1.43, "time/forward_backward": 0.4,
         "queue/depth": 0}  # fmt: skip
 CASES = {
-    "runs": {},
-    "runs-wide": {"size": (150, 40)},
-    "runs-confirm": {"keys": ["x"]},
-    "runs-help": {"keys": ["question_mark"]},
-    "run": {"run": RUN},
-    "run-wide": {"run": RUN, "size": (150, 45)},
-    "run-light": {"run": RUN, "theme": "molt-light"},
-    "run-sick": {"run": RUN, "metrics": SICK},
-    "run-empty": {"run": RUN, "metrics": dict.fromkeys(view().metrics)},
-    "run-zoom": {"run": RUN, "keys": ["z"]},
-    "launch": {"keys": ["n"]},
-    "launch-form": {"keys": ["n", "enter"]},
+    "runs": {"shows": "sums-dense"},
+    "runs-wide": {"shows": "sums-dense", "size": (150, 40)},
+    "runs-confirm": {"shows": "Stop it", "keys": ["x"]},
+    "runs-help": {"shows": "Closing", "keys": ["question_mark"]},
+    "run": {"shows": "balanced", "run": RUN},
+    "run-wide": {"shows": "line 59", "run": RUN, "size": (150, 45)},
+    "run-light": {"shows": "balanced", "run": RUN, "theme": "molt-light"},
+    "run-sick": {"shows": "is NaN", "run": RUN, "metrics": SICK},
+    "run-empty": {"shows": "no step finished", "run": RUN, "metrics": dict.fromkeys(view().metrics)},
+    "run-zoom": {"shows": "std 0.490", "run": RUN, "keys": ["z"]},
+    "launch": {"shows": "Countdown", "keys": ["n"]},
+    "launch-form": {"shows": "ctrl+s starts it", "keys": ["n", "enter"]},
 }
 
 
@@ -40,12 +40,13 @@ def normalise(svg: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 async def test_screen(open_app, name):
     case = dict(CASES[name])
-    keys, metrics = case.pop("keys", []), case.pop("metrics", None)
+    keys, metrics, shows = case.pop("keys", []), case.pop("metrics", None), case.pop("shows")
     source = FakeSource()
     if metrics:
         source.shown = view(metrics=metrics, **({"curves": {}, "events": (), "log": ()} if name == "run-empty" else {}))
     async with open_app(source=source, **case) as driver:
         await driver.press(*keys)
+        await driver.wait_for(shows)
         driver.app.cursor_blink = False
         picture = normalise(driver.app.export_screenshot(simplify=True))
     path = FOLDER / f"{name}.svg"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.algo.correction import CorrectionRule, correction_metrics, finish_correction, importance_weights
+from engine.algo.names import PRESETS
 from engine.algo.sums import add_sums
 
 INF = math.inf
@@ -199,3 +200,21 @@ def test_padding_is_never_read():
 def test_a_forbidden_rule_is_refused_with_what_to_change():
     with pytest.raises(ValueError, match="use level 'token'"):
         CorrectionRule("seq", "clip", "ratio", 0.5, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        # Ratios 4, 1/4, 1 (product 1) and 8; band 1/2 to 5. tis cuts 8 down; icepop masks 1/4 and 8; mis the segment of 8.
+        ("tis", {"is/truncated_frac": 0.25, "is/masked_frac": None, "is/masked_seq_frac": None}),
+        ("icepop", {"is/truncated_frac": None, "is/masked_frac": 0.5, "is/masked_seq_frac": None}),
+        ("mis", {"is/truncated_frac": None, "is/masked_frac": 0.25, "is/masked_seq_frac": 0.5}),
+    ],
+)
+def test_presets_differ_on_the_same_stale_data(preset, expected):
+    old = [[math.log(0.8), math.log(0.1), 0.0, math.log(0.3)], OLD[1]]
+    mu = [[math.log(0.2), math.log(0.4), 0.0, math.log(0.3)], MU[1]]
+    level, mode = PRESETS[preset]
+    result = importance_weights(double(old), double(mu), MASK, CorrectionRule(level, mode, "ratio", 0.5, 5.0))
+    metrics = finish_correction(correction_metrics(result, torch.ones(2, 4), MASK))
+    assert {name: metrics.get(name) for name in expected} == expected

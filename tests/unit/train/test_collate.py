@@ -4,7 +4,7 @@ import torch
 from helpers import VOCAB, order, rollouts
 
 from engine.records import InvariantError, Rollout, Segment
-from engine.train.collate import RoutingShape, collate, pad_sequences, resolve_segments
+from engine.train.collate import RoutingShape, collate, pad_sequences, replayed_inputs, resolve_segments
 from engine.train.plan import OptimizerStep, SampleRef, TrainOrder
 
 CPU = torch.device("cpu")
@@ -104,3 +104,20 @@ def test_each_token_trains_at_the_temperature_that_sampled_it():
     segment.temperatures[4] = 0
     with pytest.raises(InvariantError, match="greedily"):
         collate([0], {0: segment}, ordered, SHAPE, CPU)
+
+
+def test_the_border_decides_which_choices_are_replayed():
+    # Prompt 0 1, sampled 2 3 by version 4, feedback 4, sampled 5 6 by version 5. Input t feeds the choice for token t + 1;
+    # the prompt belongs to the version that sampled first, the feedback to the one that sampled after it.
+    segment = Segment(
+        token_ids=np.arange(7, dtype=np.int32),
+        loss_mask=np.array([0, 0, 1, 1, 0, 1, 1], bool),
+        logprobs=np.zeros(7, np.float32),
+        versions=np.array([-1, -1, 4, 4, -1, 5, 5], np.int32),
+    )
+    assert replayed_inputs(segment, "both").tolist() == [True] * 6
+    assert replayed_inputs(segment, "old").tolist() == [True, True, True, False, False, False]
+    assert replayed_inputs(segment, "new").tolist() == [False, False, False, True, True, True]
+    # Of one version alone everything is replayed, whatever the setting.
+    segment.versions[segment.loss_mask] = 5
+    assert replayed_inputs(segment, "old").all() and replayed_inputs(segment, "new").all()

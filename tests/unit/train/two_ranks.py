@@ -13,7 +13,13 @@ from engine.train.weights import gathered_weights
 
 CONFIG = config(
     train={"routing_replay": True, "logprob_chunk_tokens": 7},
-    actor={"adam": {"lr": 1e-3}, "max_norm": 1e9, "gradient_checkpoint": "full", "entropy_coef": 0.01},
+    actor={
+        "adam": {"lr": 1e-3},
+        "max_norm": 1e9,
+        "gradient_checkpoint": "full",
+        "entropy_coef": 0.01,
+        "loss_agg_mode": "prompt-mean-token-mean",
+    },
     algo={"advantage": {"is_correction_level": "token", "is_correction_threshold": (0.1, 10.0)}},
 )
 

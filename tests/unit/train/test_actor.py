@@ -150,14 +150,14 @@ def test_a_single_threshold_is_an_upper_bound_and_the_live_one_wins():
     assert policy_settings(made, (0.3,)).correction.high == 0.3
 
 
-<<<<<<< HEAD
 def test_a_batch_of_which_nothing_is_young_enough_is_survived(paths):
     made, _ = trainer(paths[True])
     before = weights(made)
     report = made.train(TrainOrder(version=3, max_staleness=0, samples=[], optimizer_steps=[]))
     assert (report.stepped, report.metrics) == (False, {"optim/skipped": 1.0})
     assert all(torch.equal(before[name], tensor) for name, tensor in weights(made).items())
-=======
+
+
 def test_frozen_routers_stay_and_survive_a_checkpoint(paths, tmp_path):
     made, _ = trainer(paths[True], actor={"freeze_moe_router": True, "adam": {"lr": 1e-2}}, train={"routing_replay": True})
     before = weights(made)
@@ -166,4 +166,3 @@ def test_frozen_routers_stay_and_survive_a_checkpoint(paths, tmp_path):
     assert made.load(str(tmp_path / "step-000001")) == b""
     moved = {name for name, tensor in weights(made).items() if not torch.equal(before[name], tensor)}
     assert moved and before.keys() - moved == {name for name in before if name.endswith("mlp.gate.weight")}
->>>>>>> main

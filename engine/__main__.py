@@ -22,6 +22,10 @@ OWN_OPTIONS = ("--run.name", "--run.group", "--runs-root")
 OK, BAD_USAGE = 0, 2
 
 
+class UsageError(Exception):
+    """A command line that cannot be read; the message says why."""
+
+
 def run(recipe_name: str, argv: list[str]) -> int:
     """Prepare a run, supervise it and print its progress until it ends; returns the run's exit code."""
     from engine import recipes, rundir
@@ -64,7 +68,7 @@ def follow(directory: RunDir, command: list[str]) -> int:
 
 
 def own_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Take the options that are no settings of the run out of a command line."""
+    """Take the options that are no settings of the run out of a command line. Raises UsageError for one without a value."""
     options: dict[str, str] = {}
     rest: list[str] = []
     words = iter(argv)
@@ -72,6 +76,8 @@ def own_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
         name, equals, value = word.partition("=")
         if name in OWN_OPTIONS:
             options[name] = value if equals else next(words, "")
+            if not options[name] or options[name].startswith("--"):
+                raise UsageError(f"{name}: needs a value")
         else:
             rest.append(word)
     return options, rest
@@ -124,13 +130,21 @@ def attempt(path: str, number: int) -> int:
 
 def refuse(problems: list) -> int:
     for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
+        # A name in it may come from a file: nothing of it may act on a terminal.
+        print("error: " + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(problem)), file=sys.stderr)
     return BAD_USAGE
 
 
 def main(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
+    try:
+        return dispatch(argv)
+    except UsageError as error:
+        return refuse([error])
+
+
+def dispatch(argv: list[str]) -> int:
     match argv:
         case ["run", recipe, *rest] if not recipe.startswith("-"):
             return run(recipe, rest)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.config import LIVE_KNOBS, Config
+from engine.flags import resolve
 from engine.protocol import ControlCommand, ControlEvent, EventWriter, take_commands
+from engine.validate import validate
 from engine.wire import RunDir
 
 POLL_SECONDS = 0.3
@@ -57,10 +60,12 @@ class Inbox:
     async def watch(self) -> None:
         """Poll the inbox until cancelled; a listing of an empty directory is all it costs."""
         while True:
-            new = await asyncio.to_thread(take_commands, self.run)
-            if new:
-                self.pending.extend(new)
-                self.arrived.set()
+            # A file system that fails for a moment must not end the watch: no later command would be answered.
+            with suppress(OSError):
+                new = await asyncio.to_thread(take_commands, self.run)
+                if new:
+                    self.pending.extend(new)
+                    self.arrived.set()
             await asyncio.sleep(POLL_SECONDS)
 
     def put(self, name: str, who: str) -> None:
@@ -96,6 +101,21 @@ class LiveKnobs:
         """The knobs that the trainer ranks read, by flag."""
         return {"actor.adam.lr": self.lr, "algo.advantage.is_correction_threshold": self.is_threshold}
 
-    def set(self, key: str, value: Any) -> None:
-        name = {"actor.adam.lr": "lr", "train.max_staleness": "max_staleness", "rollout.temperature": "temperature"}
-        setattr(self, name.get(key, "is_threshold"), value)
+    def by_flag(self) -> dict[str, Any]:
+        """Every knob by its flag."""
+        return self.for_trainer() | {"train.max_staleness": self.max_staleness, "rollout.temperature": self.temperature}
+
+    def changed(self, values: dict[str, Any], config: Config) -> LiveKnobs:
+        """The knobs with typed `values`. Raises BadCommand for what a launch with these settings would refuse."""
+        names = {"actor.adam.lr": "lr", "train.max_staleness": "max_staleness", "rollout.temperature": "temperature"}
+        after = replace(self, **{names.get(key, "is_threshold"): value for key, value in values.items()})
+        known = validate(config)
+        tree, problems = resolve(config.model_dump(), {flag: _words(value) for flag, value in after.by_flag().items()})
+        for problem in problems or validate(tree):
+            if problem not in known:
+                raise BadCommand(f"refused: {problem}")
+        return after
+
+
+def _words(value: Any) -> list[str]:
+    return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]

@@ -244,8 +244,7 @@ class Controller:
         if not args:
             raise BadCommand("set needs key=value")
         typed = {key: parse_knob(key, value) for key, value in args.items()}
-        for key, value in typed.items():
-            self.live.set(key, value)
+        self.live = self.live.changed(typed, self.config)
         self.pool.set_max_staleness(self.live.max_staleness)
         self.pool.set_temperature(self.live.temperature)
         done = ", ".join(f"{k} = {v}" for k, v in typed.items())

@@ -26,7 +26,7 @@ from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import RolloutPool, RunFailed
 from engine.rollout.transport import EngineDead, Sampling
-from engine.specs import engine_specs, pool_settings, runner_spec, trainer_specs
+from engine.specs import engine_specs, group_limit_s, pool_settings, runner_spec, trainer_specs
 from engine.sync.publish import PublishError, publish
 from engine.traces import TraceWriter, token_pieces
 from engine.wire import EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED, RunDir
@@ -99,7 +99,7 @@ class Attempt:
         manifest = await cluster.trainers[0].weight_manifest()
         checkpoints = Checkpoints(self.run, config)
         prompts = load_prompts(config.data, seed=config.train.seed, epochs=config.train.num_episodes)
-        dispatch = RunnerDispatch(cluster.runners, (ray.exceptions.RayActorError,))
+        dispatch = RunnerDispatch(cluster.runners, (ray.exceptions.RayActorError,), group_limit_s(config))
         pool = RolloutPool(prompts, dispatch, pool_settings(config))
         position = Position()
         saved = await checkpoints.restore(cluster, pool)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -313,11 +314,11 @@ def send_command(run: RunDir, name: str, args: dict[str, Any] | None = None, who
 def take_commands(run: RunDir) -> list[ControlCommand]:
     """Read and remove the inbox's commands, oldest first; an unreadable file is removed and left out."""
     commands = []
-    if not run.control.is_dir():
-        return commands
     for path in sorted(run.control.glob("[!.]*.json")):
-        command = read_record(path, ControlCommand)
-        path.unlink(missing_ok=True)
-        if command is not None:
-            commands.append(command)
+        # Opening a pipe or a device that somebody put there could wait for ever.
+        command = read_record(path, ControlCommand) if path.is_file() else None
+        with suppress(OSError):
+            path.unlink()
+            if command is not None:
+                commands.append(command)
     return commands

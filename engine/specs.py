@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.agents.runner import CLOSE_TIMEOUT_S
 from engine.config import Config
 from engine.placement import Cluster
 from engine.rollout.engine import EngineSpec
@@ -12,6 +13,8 @@ from engine.rollout.runner import RunnerSpec
 from engine.rollout.transport import Sampling
 from engine.train.plan import TrainerSpec
 from engine.wire import RunDir
+
+RUNNER_SLACK_S = 30.0
 
 
 def resolve_device(config: Config) -> str:
@@ -72,6 +75,12 @@ def runner_spec(config: Config, model: Path, run: RunDir, vocab_size: int) -> Ru
         timeout_s=config.rollout.timeout_s,
         max_retries=config.rollout.max_retries,
     )
+
+
+def group_limit_s(config: Config) -> float:
+    """Time after which a group's runner must have answered, with all retries and closings, unless it hangs."""
+    rollout = config.rollout
+    return (rollout.max_retries + 1) * (rollout.timeout_s + CLOSE_TIMEOUT_S) + RUNNER_SLACK_S
 
 
 def pool_settings(config: Config) -> PoolSettings:

@@ -45,6 +45,12 @@ def model_is_given(config: Config) -> Iterator[Problem]:
 
 
 @rule
+def seed_suits_every_generator(config: Config) -> Iterator[Problem]:
+    if not 0 <= config.train.seed < 2**31:
+        yield Problem("train.seed", f"must be at least 0 and below 2147483648, got {config.train.seed}")
+
+
+@rule
 def prompts_are_given(config: Config) -> Iterator[Problem]:
     if not config.data.prompt_dataset:
         yield Problem("data.prompt_dataset", "no prompts are set; give a JSONL or Parquet file, a dataset directory or "

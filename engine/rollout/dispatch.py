@@ -21,23 +21,33 @@ class NoRunner(RuntimeError):
     """Every runner process is lost."""
 
 
-class RunnerDispatch:
-    """The pool's `dispatch`. `lost`: exceptions that mean the process is gone; its groups then fail and are retried."""
+class RunnerHangs(RuntimeError):
+    """A runner process did not keep its own time limits; its event loop must be blocked."""
 
-    def __init__(self, runners: Sequence[GroupRunner], lost: tuple[type[BaseException], ...] = (ConnectionError,)) -> None:
-        self._runners, self._lost_errors = list(runners), lost
+
+class RunnerDispatch:
+    """The pool's `dispatch`. `lost`: exceptions that mean the process is gone; its groups then fail and are retried.
+    `limit_s`: a runner that takes longer for a group hangs and counts as lost too; None: no limit."""
+
+    def __init__(
+        self,
+        runners: Sequence[GroupRunner],
+        lost: tuple[type[BaseException], ...] = (ConnectionError,),
+        limit_s: float | None = None,
+    ) -> None:
+        self._runners, self._lost_errors, self._limit_s = list(runners), (*lost, RunnerHangs), limit_s
         self._rollouts = [0] * len(self._runners)
         self._alive = set(range(len(self._runners)))
         self._aborts: set[asyncio.Future[None]] = set()
 
     async def __call__(self, spec: GroupSpec) -> FinishedGroup:
-        """Run one group. Raises NoRunner, or what the runner's process raised; cancelling aborts the group there."""
+        """Run one group. Raises NoRunner, RunnerHangs, or what the runner's process raised; cancelling aborts it there."""
         if not self._alive:
             raise NoRunner("every agent runner process is gone; see the run's log for the first one that ended")
         index = min(self._alive, key=self._rollouts.__getitem__)
         self._rollouts[index] += spec.n_samples
         try:
-            return await self._runners[index].run_group(spec)
+            return await self._within_limit(index, spec)
         except asyncio.CancelledError:
             # Asked for, not awaited: a cancelled caller has no time, and a lost runner would never answer.
             abort = asyncio.ensure_future(self._runners[index].abort_group(spec.group_id))
@@ -49,6 +59,17 @@ class RunnerDispatch:
             raise
         finally:
             self._rollouts[index] -= spec.n_samples
+
+    async def _within_limit(self, index: int, spec: GroupSpec) -> FinishedGroup:
+        limit = asyncio.timeout(self._limit_s)
+        try:
+            async with limit:
+                return await self._runners[index].run_group(spec)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise RunnerHangs(f"agent runner {index} did not answer within {self._limit_s:g} s: its environment blocks the "
+                              "event loop; await what takes long, or use asyncio.to_thread") from error  # fmt: skip
 
     def _retrieve(self, abort: asyncio.Future[None]) -> None:
         """Take the outcome, so that an abort on a dead runner is not reported as an unhandled error."""

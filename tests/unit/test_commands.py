@@ -1,6 +1,7 @@
 """Live knobs and the command inbox."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -47,9 +48,39 @@ def test_a_bad_value_is_refused_with_the_flag_in_the_message(key, value):
 
 def test_setting_a_knob_changes_only_that_value():
     knobs = LiveKnobs.of(Config())
-    knobs.set("algo.advantage.is_correction_threshold", (0.8, 1.2))
-    knobs.set("actor.adam.lr", 0.5)
-    assert knobs == LiveKnobs(lr=0.5, max_staleness=1, is_threshold=(0.8, 1.2), temperature=1.0)
+    wanted = {"algo.advantage.is_correction_threshold": (0.8, 1.2), "actor.adam.lr": 0.5}
+    assert knobs.changed(wanted, Config()) == LiveKnobs(lr=0.5, max_staleness=1, is_threshold=(0.8, 1.2), temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("level", "key", "value", "why"),
+    [
+        ("token", "algo.advantage.is_correction_threshold", (float("nan"), 2.0), "number"),
+        ("token", "algo.advantage.is_correction_threshold", (-1.0,), "upper bound above 0"),
+        ("off", "train.max_staleness", 1, "needs a correction"),
+    ],
+)
+def test_what_a_launch_would_refuse_is_refused_live(level, key, value, why):
+    advantage = {"is_correction_level": level}
+    config = Config.model_validate({"train": {"max_staleness": 0}, "algo": {"advantage": advantage}})
+    knobs = LiveKnobs.of(config)
+    with pytest.raises(BadCommand, match=why):
+        knobs.changed({key: value}, config)
+    assert knobs == LiveKnobs.of(config)
+
+
+async def test_strange_things_in_the_inbox_do_not_end_it(tmp_path):
+    run = RunDir(tmp_path / "run").create()
+    (run.control / "a.json").mkdir()
+    os.mkfifo(run.control / "b.json")
+    (run.control / "c.json").write_bytes(b"\xff{")
+    (run.control / "d.json").symlink_to("/dev/zero")
+    inbox = Inbox(run, EventWriter(run, "r", run.claim_attempt()))
+    watcher = asyncio.create_task(inbox.watch())
+    sent = send_command(run, "stop", who="ann")
+    await asyncio.wait_for(inbox.arrived.wait(), 5)
+    assert [c.id for c in inbox.take()] == [sent.id] and not watcher.done()
+    watcher.cancel()
 
 
 async def test_the_inbox_collects_commands_in_order_and_answers_as_events(tmp_path):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.data import PromptStream, Source
-from engine.rollout.dispatch import NoRunner, RunnerDispatch
+from engine.rollout.dispatch import NoRunner, RunnerDispatch, RunnerHangs
 from engine.rollout.pool import PoolSettings, RolloutPool, RunFailed, with_payloads
-from engine.rollout.transport import FinishedGroup, RolloutSummary, Sampling, SegmentSummary
+from engine.rollout.transport import FinishedGroup, GroupSpec, RolloutSummary, Sampling, SegmentSummary
 from tests.scripted import run_virtual
 
 
@@ -465,5 +465,27 @@ def test_dispatch_balances_skips_lost_runners_and_aborts_on_cancellation():
         assert set(slow) <= set(runners[2].aborted)
         with pytest.raises(NoRunner):
             await RunnerDispatch([])(None)
+
+    run_virtual(main())
+
+
+def test_a_runner_that_hangs_is_lost_and_without_another_one_the_run_fails_by_name():
+    async def main():
+        dispatch = RunnerDispatch([Runner(seconds=1e9)], limit_s=20.0)
+        pool = pool_of(dispatch, stream(3), batch=3, staleness=0, n=1, max_failure_rate=0.5)
+        pool.start()
+        with pytest.raises(RunFailed, match="3 of the last 3 rollouts failed.*runner"):
+            await asyncio.wait_for(pool.next_batch(), 100)
+        with pytest.raises(NoRunner):
+            await dispatch(None)
+
+    run_virtual(main())
+
+
+def test_a_hanging_runner_is_named():
+    async def main():
+        spec = GroupSpec("g", stream().next(), 1, Sampling(), 0)
+        with pytest.raises(RunnerHangs, match="agent runner 0 did not answer within 20 s: its environment blocks"):
+            await RunnerDispatch([Runner(seconds=1e9)], limit_s=20.0)(spec)
 
     run_virtual(main())

@@ -120,6 +120,19 @@ def test_check_and_flags_are_light(recipe, tmp_path):
     assert "--train.max_staleness  [an integer >= 0; default 1]  (live)" in table.stdout
 
 
+@pytest.mark.parametrize("end", [["--runs-root"], ["--runs-root="], ["--runs-root", "--train.seed", "1"]])
+def test_an_option_without_its_value_starts_nothing(recipe, tmp_path, end, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert main(["run", str(recipe), *end]) == 2
+    assert capsys.readouterr().err == "error: --runs-root: needs a value\n" and sorted(tmp_path.iterdir()) == before
+
+
+def test_a_refusal_cannot_act_on_the_terminal(recipe, capsys):
+    assert main(["check", str(recipe), "--train.\x1b[31m\u202eseed", "1"]) == 2
+    assert "error: --train.\\x1b[31m\\u202eseed: unknown flag" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv", [[], ["run"], ["run", "--train.seed"], ["nonsense"], ["attempt", "x"]])
 def test_usage(argv, capsys):
     assert main(argv) == 2

@@ -20,7 +20,7 @@ import tempfile
 import time
 import tomllib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ BEAT_SECONDS, POLL_SECONDS = 1.0, 0.25
 GRACE_SECONDS = 60.0
 # A signal that comes this soon after the first is the same wish, sent twice.
 REPEAT_SECONDS = 2.0
+RESERVE_BYTES = 64 * 1024
 TERM_SECONDS, CLEANUP_SECONDS = 2.0, 9.0
 STOP_SIGNALS = {signal.SIGINT: "cancelled", signal.SIGTERM: "cancelled", signal.SIGUSR1: "preempted"}
 EXIT_CODES = {"completed": 0, "failed": 1, "crashed": 1, "cancelled": 130, "preempted": 143, "timeout": 143}
@@ -96,6 +97,7 @@ class Supervisor:
         self.stop_began = 0.0
         self.killed = False
         self.error: str | None = None
+        self.write_error = ""
         self.controller: subprocess.Popen[bytes] | None = None
         self.ended: int | None = None
         self._written: dict[str, Any] = {}
@@ -112,6 +114,7 @@ class Supervisor:
             raise
         self.log = LogWriter(self.run, self.run_id, self.number, "supervisor")
         self.marker = f"{self.run.path}:{self.number}"
+        self._reserve_space()
         self.scratch = _short_scratch()
         processes.become_subreaper()
         try:
@@ -125,6 +128,12 @@ class Supervisor:
             self.error = f"supervisor: {error}"
             self._keep_traceback()
         return self._finish()
+
+    def _reserve_space(self) -> None:
+        """Hold a little space for the exit record: a run that ends because the disk is full can then say so."""
+        self._reserve = self.run.attempt(self.number) / ".reserve"
+        with contextlib.suppress(OSError):
+            self._reserve.write_bytes(os.urandom(RESERVE_BYTES))
 
     def _check_lower_claims(self) -> None:
         """Of two supervisors that claimed at the same moment the lower number goes on."""
@@ -241,6 +250,8 @@ class Supervisor:
         if left:
             self._write("fault", what="processes_left", detail=f"could not kill {sorted(left)}", fatal=False)
         shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._reserve.unlink()
         self.progress = _read(self.run.attempt(self.number) / "progress.json")
         reason, detail = self._verdict()
         folder = self.run.attempt(self.number)
@@ -264,7 +275,11 @@ class Supervisor:
         if code < 0:
             hint = " (out of memory?)" if -code == signal.SIGKILL else ""
             return "crashed", f"killed by {signal.Signals(-code).name}{hint}"
-        return "failed", one_line(str(self.progress.get("error") or "")) or self._last_log_line() or f"exit code {code}"
+        return "failed", one_line(str(self.progress.get("error") or "")) or self._last_log_line() or self._unexplained(code)
+
+    def _unexplained(self, code: int) -> str:
+        why = f"; the run directory could not be written: {self.write_error}" if self.write_error else ""
+        return f"exit code {code}{why}"
 
     def _last_log_line(self) -> str:
         """The last line that the controller printed, which for an exception names it."""
@@ -304,7 +319,7 @@ class Supervisor:
         status = {"protocol": PROTOCOL, "run": self.run_id, "attempt": self.number, "beat": self.beat, **merged,
                   "job_id": os.environ.get("SLURM_JOB_ID"), "host": os.uname().nodename, "pid": os.getpid(),
                   "t": time.time()}  # fmt: skip
-        with contextlib.suppress(OSError):
+        with self._surviving_a_full_disk():
             write_atomic(self.run.status, encode_line({k: v for k, v in status.items() if v is not None}))
         self._written, self._beat_at = merged, time.monotonic()
 
@@ -316,9 +331,16 @@ class Supervisor:
         self._write("phase", phase=phase, detail=detail)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        # A full disk must not end the supervision.
-        with contextlib.suppress(OSError):
+        with self._surviving_a_full_disk():
             self.log.write(kind, self.progress.get("step"), self.progress.get("version"), **fields)
+
+    @contextlib.contextmanager
+    def _surviving_a_full_disk(self) -> Iterator[None]:
+        """A refused write must not end the supervision; it is remembered for the exit record."""
+        try:
+            yield
+        except OSError as error:
+            self.write_error = error.strerror or str(error)
 
     def _keep_traceback(self) -> None:
         with contextlib.suppress(OSError):

@@ -31,13 +31,13 @@ def load_agent(path: str | Path) -> Runner:
     sys.modules[name] = module  # dataclasses and pickle look the module up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AgentError(f"train.agent_path: importing {file.name} failed: {type(error).__name__}: {error}") from error
     if not hasattr(module, "AgentRunner"):
         raise AgentError(f"train.agent_path: {file.name} must export a class AgentRunner(StepEnvRunner)")
     try:
         runner = module.AgentRunner()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AgentError(f"train.agent_path: AgentRunner() of {file.name} failed: {type(error).__name__}: {error}") from error
     if not isinstance(runner, Runner):
         raise AgentError(f"train.agent_path: AgentRunner of {file.name} must derive from engine.agents.Runner")

@@ -132,7 +132,8 @@ class AgentRunnerActor:
             return _Outcome(dropped=reason.reason, error=str(reason))
         except InvariantError as broken:
             return _Outcome(dropped="invariant", error=str(broken))
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # An agent's sys.exit() would end the event loop of this process, and with it every answer.
             if limit.expired():
                 return _Outcome(error=f"the episode took longer than rollout.timeout_s ({self._spec.timeout_s:g} s)")
             return _Outcome(error=one_line(error))

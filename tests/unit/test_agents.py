@@ -255,6 +255,7 @@ def test_an_agent_module_is_loaded_with_its_neighbours(tmp_path):
     [
         (None, "there is no file"),
         ("import no_such_module", "importing agent.py failed: ModuleNotFoundError"),
+        ("raise SystemExit(3)", "importing agent.py failed: SystemExit: 3"),
         ("x = 1", "must export a class AgentRunner"),
         ("class AgentRunner: pass", "must derive from"),
         ("class AgentRunner:\n    def __init__(self, x): pass", r"AgentRunner\(\) of agent.py failed: TypeError"),

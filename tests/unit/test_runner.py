@@ -102,6 +102,18 @@ def test_an_error_of_the_environment_is_a_failed_rollout_without_records(agent):
     run_virtual(main())
 
 
+@pytest.mark.parametrize("error", ["SystemExit('bye')", "KeyboardInterrupt('bye')"])
+def test_an_agent_that_exits_is_a_failed_rollout(tmp_path, error):
+    async def main():
+        path = tmp_path / "exits.py"
+        path.write_text(AGENT.replace("return Result(", f"raise {error}\n        Result("))
+        runner, _ = await make(str(path), ScriptedEngine(), max_retries=0)
+        finished = await runner.run_group(group(n=2))
+        assert (finished.failed, finished.errors) == (2, [f"{error.partition('(')[0]}: bye"])
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize(
     ("fault", "reason", "message"),
     [("nan", "invariant", "no finite behaviour log-prob"), (None, "empty_tokens", "no sampled token")],

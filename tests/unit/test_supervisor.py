@@ -1,5 +1,6 @@
 """The supervisor with a fake controller: every end of an attempt, and no process left behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -195,6 +196,24 @@ def test_a_reused_pid_or_a_reboot_is_not_a_live_supervisor():
     assert not processes.is_alive({**me, "start": me["start"] - 1})
     assert not processes.is_alive({**me, "boot": "another"})
     assert processes.is_alive({**me, "host": "another"}) is None
+
+
+def test_a_full_disk_leaves_room_for_the_exit_record(run, start):
+    process = start("stops")
+    until(lambda: ready(run))
+    reserve = run.attempt(1) / ".reserve"
+    assert reserve.stat().st_size >= 64 * 1024
+    process.terminate()
+    assert process.wait(15) == 130 and not reserve.exists()
+
+
+def test_a_failure_without_words_names_the_file_system_that_refused_to_write(run):
+    watch = supervisor.Supervisor(run, [])
+    watch.number, watch.ended = run.claim_attempt({}), 1
+    with watch._surviving_a_full_disk():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    detail = "exit code 1; the run directory could not be written: No space left on device"
+    assert watch._verdict() == ("failed", detail)
 
 
 def test_not_a_run_directory(tmp_path, capsys):

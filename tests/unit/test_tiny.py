@@ -103,7 +103,7 @@ def test_chat_template_ends_every_turn_with_the_closing_token():
 def test_warm_up_teaches_and_repeats_exactly(tmp_path):
     examples = [("a=", "b"), ("b=", "a")]
     paths = [build_tiny(tmp_path / name, "qwen3_moe", **SMALL) for name in "xy"]
-    losses = [warm_up(path, examples, steps=60, lr=5e-3, seed=3) for path in paths]
+    losses = [warm_up(path, examples, steps=90, lr=5e-3, seed=3) for path in paths]
     assert losses[0] == losses[1] < 0.1
     first, second = (load_file(path / "model.safetensors") for path in paths)
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -474,7 +474,7 @@ def test_a_runner_that_hangs_is_lost_and_without_another_one_the_run_fails_by_na
         dispatch = RunnerDispatch([Runner(seconds=1e9)], limit_s=20.0)
         pool = pool_of(dispatch, stream(3), batch=3, staleness=0, n=1, max_failure_rate=0.5)
         pool.start()
-        with pytest.raises(RunFailed, match="3 of the last 3 rollouts failed.*runner"):
+        with pytest.raises(RunFailed, match=r"3 of the last 3 rollouts failed.*runner"):
             await asyncio.wait_for(pool.next_batch(), 100)
         with pytest.raises(NoRunner):
             await dispatch(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def follow(directory: RunDir, command: list[str]) -> int:
     supervisor = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
 
     def stop(number: int, _frame: object) -> None:
-        print("stopping after a checkpoint; once more stops at once", flush=True)
+        show("stopping after a checkpoint; once more stops at once")
         supervisor.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -63,8 +64,16 @@ def follow(directory: RunDir, command: list[str]) -> int:
             supervisor.wait(0.3)
             ended = True
         for line in console.lines():
-            print(line, flush=True)
+            show(line)
     return supervisor.returncode
+
+
+def show(line: str) -> None:
+    """Print a line; when nobody reads any more the run goes on without it."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def own_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -137,7 +146,8 @@ def refuse(problems: list) -> int:
 
 def main(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")
+        if stream is not None:  # closed by who started this
+            stream.reconfigure(errors="backslashreplace")
     try:
         return dispatch(argv)
     except UsageError as error:

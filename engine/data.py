@@ -172,14 +172,14 @@ def _split_files(folder: Path, split: str, flag: str) -> list[Path]:
 
 
 def _jsonl_records(file: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             where = f"{file.name} line {number}"
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"--{flag}: {where} is not JSON: {error}") from None
             if not isinstance(record, dict):
                 raise DataError(f"--{flag}: {where} is not a JSON object")

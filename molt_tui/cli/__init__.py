@@ -11,6 +11,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     No traceback reaches the user unless MOLT_TUI_DEBUG is set: it goes to a log file, and one line to stderr.
     """
+    if sys.stdout is None:  # closed by who started this
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

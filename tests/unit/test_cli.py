@@ -59,6 +59,12 @@ def test_runs_table_and_no_runs(molt, home):
     ]
 
 
+def test_a_closed_output_is_no_failure(home):
+    command = [sys.executable, "-m", "molt_tui", "runs"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, timeout=30)
+    assert (done.returncode, "unexpected" in done.stderr) == (0, False)
+
+
 @pytest.mark.parametrize("reference", [RUN_ID, "20261130-10", "golden", "last"])
 def test_a_run_is_found_by_id_prefix_name_or_last(molt, golden, reference):
     code, out, _ = molt("show", reference, "--json")

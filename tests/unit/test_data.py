@@ -88,6 +88,10 @@ def test_what_cannot_be_used_is_one_line_that_names_the_flag(tmp_path):
     broken.write_text('{"input": 1}\n{oops\n')
     number = tmp_path / "number.jsonl"
     number.write_text("7\n")
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes(b'{"input": "\xff"}\n')
+    deep = tmp_path / "deep.jsonl"
+    deep.write_text("[" * 100_000 + "\n")
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
     (tmp_path / "folder").mkdir()
@@ -99,6 +103,8 @@ def test_what_cannot_be_used_is_one_line_that_names_the_flag(tmp_path):
         (config(str(empty)), "--data.prompt_dataset: .* holds no prompt"),
         (config(str(tmp_path / "folder")), "--data.prompt_dataset: .* has no train.jsonl"),
         (config(str(broken), label_key=None), "broken.jsonl line 2 is not JSON"),
+        (config(str(latin)), "latin.jsonl line 1 is not JSON: 'utf-8'"),
+        (config(str(deep)), "deep.jsonl line 1 is not JSON"),
         (config(str(number)), "number.jsonl line 1 is not a JSON object"),
         (config(str(tmp_path / "bad.parquet")), "bad.parquet cannot be read as Parquet"),
         (config(good, input_key="question"), "--data.input_key: a.jsonl line 1 has no column 'question'; it has answer, input"),

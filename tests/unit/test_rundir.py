@@ -152,6 +152,15 @@ def test_the_foreground_shows_lines_stops_on_ctrl_c_and_gives_the_runs_exit_code
     assert "stopping after a checkpoint; once more stops at once" in lines
 
 
+def test_the_foreground_goes_on_when_nobody_reads(recipe, tmp_path):
+    run = prepare(recipe, tmp_path / "runs")
+    code = "import sys; from engine import wire, __main__ as m; sys.exit(m.follow(wire.RunDir(sys.argv[1]), sys.argv[2:]))"
+    command = [sys.executable, "-c", code, str(run.path), *supervisor_command(run, "ends")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(20)) == (b"", 0)
+
+
 def test_lines_of_the_golden_run():
     lines = []
     for attempt in (1, 2):

@@ -13,7 +13,7 @@ from engine.commands import BadCommand, Inbox, LiveKnobs, parse_knob
 from engine.config import Config
 from engine.evaluate import Evaluator
 from engine.placement import Cluster
-from engine.protocol import CheckpointEvent, ControlCommand, EventWriter, MetricsEvent, PhaseEvent, SyncEvent
+from engine.protocol import AlertEvent, CheckpointEvent, ControlCommand, EventWriter, MetricsEvent, PhaseEvent, SyncEvent
 from engine.rollout.pool import Batch, RolloutPool
 from engine.sync.publish import PublishReport, publish
 from engine.timers import StepTimer
@@ -50,6 +50,7 @@ class Controller:
     position: Position = field(default_factory=Position)
     stop_at: int | None = None
     timer: StepTimer = field(default_factory=StepTimer)
+    alerted: set[str] = field(default_factory=set)  # rules that the last batch broke: one that lasts is told once
 
     async def run(self) -> None:
         """Train until the steps or the prompts are used up. Raises Stopped after a stop command."""
@@ -157,6 +158,10 @@ class Controller:
         prompts = [g.prompt.prompt_id for g in taken.groups]
         lost = [g.prompt.prompt_id for g in taken.lost] or None
         self.events.emit(MetricsEvent, step=step, version=version, metrics=metrics, prompts=prompts, lost=lost)
+        found = report.alerts(batch.rewards, metrics, self.config)
+        for rule in found.keys() - self.alerted:
+            self.events.emit(AlertEvent, step=step, version=version, rule=rule, message=found[rule])
+        self.alerted = set(found)
         self.progress.update(step=step, version=version)
         self.timer = StepTimer()
 

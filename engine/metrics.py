@@ -93,7 +93,7 @@ METRICS: tuple[Metric, ...] = (
     _m("optim/critic_grad_norm", "norm", "global gradient norm of the critic before clipping"),
     _m("optim/grad_norm", "norm", "global gradient norm before clipping"),
     _m("optim/lr", "1/step", "learning rate of this step"),
-    _m("optim/skipped", "steps", "1 when the batch had no token to train and no step was taken", "lower"),
+    _m("optim/skipped", "steps", "1 when no step was taken: no token to train, or a gradient that is not finite", "lower"),
     _m("time/step", "s", "wall time of the step", "lower"),
     _m("time/wait_batch", "s", "trainer waiting for a full batch", "lower"),
     _m("time/prepare", "s", "rewards, advantages and dispatch of the batch", "lower"),

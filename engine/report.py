@@ -16,6 +16,7 @@ import torch
 
 from engine.algo.mismatch import finish_gap, gap_sums
 from engine.batch import PreparedBatch
+from engine.config import Config
 from engine.metrics import spread
 from engine.placement import Cluster
 from engine.rollout.transport import EngineStats
@@ -41,6 +42,17 @@ def step_metrics(
     trained = sum(step.tokens for step in batch.order.optimizer_steps)
     metrics["perf/kept_tok_s"] = trained * (1.0 - (kept or 0.0)) / metrics["time/step"]
     return metrics
+
+
+def alerts(rewards: list[float], metrics: dict[str, Any], config: Config) -> dict[str, str]:
+    """Rule -> message of what makes a trained batch worthless though nothing failed."""
+    found = {}
+    if rewards and not np.isfinite(rewards).any() and not config.distills:
+        found["no_reward"] = "no rollout has a finite reward, so nothing is learnt; see what the agent's Env.step returns"
+    norm = metrics.get("optim/grad_norm", 0.0)
+    if not np.isfinite(norm):
+        found["not_finite"] = f"optim/grad_norm is {norm}: the weights were left as they are"
+    return found
 
 
 @dataclass

@@ -143,7 +143,7 @@ def _all_masked(facts: Facts) -> str | None:
 
 
 def _no_update(facts: Facts) -> str | None:
-    return f"no token to train{facts.at_step()}: step skipped" if facts.number("optim/skipped") else None
+    return f"nothing to train{facts.at_step()}: step skipped" if facts.number("optim/skipped") else None
 
 
 def _same_reward(facts: Facts) -> str | None:

@@ -43,7 +43,7 @@ from engine.train.collate import (
 )
 from engine.train.critic import Critic
 from engine.train.model import ModelOptions, load_causal_lm, shard_policy
-from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale, set_learning_rate
+from engine.train.optimizer import build_adamw, learning_rate_scale, set_learning_rate, update
 from engine.train.passes import (
     PassSettings,
     finish_metrics,
@@ -235,7 +235,9 @@ class Trainer:
             settings = PassSettings(self._policy_settings(), order.optimizer_steps[i], self.spec.world)
             self._optimizer_step(steps[i], old[k], settings, order, state)
         self.step += 1
-        metrics = finish_metrics(reduce_sums(state.sums, self.device)) | {"optim/skipped": float(not active)}
+        metrics = finish_metrics(reduce_sums(state.sums, self.device)) | {
+            "optim/skipped": float(not np.isfinite(state.grad_norms).any())
+        }
         metrics |= self.kl.step(metrics.get("loss/kl"))
         if active:
             metrics |= {"optim/grad_norm": float(np.mean(state.grad_norms)), "optim/lr": lr}
@@ -288,9 +290,7 @@ class Trainer:
                 state.sums = add_sums(state.sums, sums)
                 state.traces += traces
         with state.timed("optim"):
-            state.grad_norms.append(clip_grad_norm(self.policy.parameters(), self.config.actor.max_norm))
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            state.grad_norms.append(update(self.optimizer, self.policy.parameters(), self.config.actor.max_norm))
             if self.critic:
                 state.critic_grad_norms.append(self.critic.step(self.config.actor.max_norm, self._learning_rate_scale()))
 

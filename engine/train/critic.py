@@ -14,7 +14,7 @@ from engine.compat import moe_layers
 from engine.config import CriticConfig
 from engine.train.collate import MicroBatch
 from engine.train.model import DTYPES, ModelOptions, load_causal_lm
-from engine.train.optimizer import build_adamw, clip_grad_norm, set_learning_rate
+from engine.train.optimizer import build_adamw, set_learning_rate, update
 from engine.train.plan import TrainOrder
 from engine.train.replay import RoutingReplay
 
@@ -71,10 +71,7 @@ class Critic:
     def step(self, max_norm: float, lr_scale: float) -> float:
         """One optimizer step; returns the gradient norm before clipping."""
         set_learning_rate(self.optimizer, self._config.adam.lr * lr_scale)
-        norm = clip_grad_norm(self.model.parameters(), max_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return norm
+        return update(self.optimizer, self.model.parameters(), max_norm)
 
     def _forward(self, batch: MicroBatch) -> torch.Tensor:
         if self._routing is not None:

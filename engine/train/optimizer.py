@@ -63,3 +63,13 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> float
     full_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     clip_grads_with_norm_(trained, max_norm, full_norm)
     return float(full_norm)
+
+
+def update(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+    """Clip, step and clear the gradients; returns the norm before. A norm that is not finite changes no weight, for one bad
+    batch would ruin them and every later checkpoint."""
+    norm = clip_grad_norm(parameters, max_norm)
+    if math.isfinite(norm):
+        optimizer.step()
+    optimizer.zero_grad()
+    return norm

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from engine.config import AdamConfig
-from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale
+from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale, update
 
 
 def scales(total, **options):
@@ -38,6 +38,18 @@ def test_clipping_scales_to_the_bound_and_reports_the_norm_before():
     assert clip_grad_norm(parameters, 1.0) == pytest.approx(5.0)
     torch.testing.assert_close(parameters[0].grad, torch.tensor([0.6, 0.0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(parameters[1].grad, torch.tensor([0.8]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_changes_no_weight(bad):
+    weight = nn.Parameter(torch.ones(1, 2))
+    optimizer = build_adamw([weight], AdamConfig(lr=0.1, weight_decay=0.5))
+    weight.grad = torch.tensor([[1.0, bad]])
+    assert not math.isfinite(update(optimizer, [weight], 1.0))
+    assert weight.tolist() == [[1.0, 1.0]] and weight.grad is None
+    assert optimizer.state[weight]["exp_avg"].tolist() == [[0.0, 0.0]]
+    weight.grad = torch.tensor([[3.0, 4.0]])
+    assert update(optimizer, [weight], 1.0) == pytest.approx(5.0) and weight[0, 0] < 1
 
 
 def test_first_step_of_adamw_by_hand():

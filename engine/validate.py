@@ -19,6 +19,7 @@ from engine.flags import Problem, suggest
 Rule = Callable[[Config], Iterator[Problem]]
 RULES: list[Rule] = []
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
+MAX_STALENESS = 64
 DATASET_SUFFIXES = (".jsonl", ".parquet")
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -42,6 +43,13 @@ def model_is_given(config: Config) -> Iterator[Problem]:
         yield Problem(flag, f"there is no built-in model '{name}'; there are {' and '.join(TINY_MODELS)}")
     elif name.startswith(("/", ".", "~")) and not (Path(name).expanduser() / "config.json").is_file():
         yield Problem(flag, f"{name} is not a model directory (it has no config.json)")
+
+
+@rule
+def staleness_is_meant(config: Config) -> Iterator[Problem]:
+    # All groups that the bound admits are started at once.
+    if config.train.max_staleness > MAX_STALENESS:
+        yield Problem("train.max_staleness", f"at most {MAX_STALENESS}, got {config.train.max_staleness}")
 
 
 @rule

@@ -60,8 +60,9 @@ def test_a_sound_configuration_has_no_problem(folder):
 
 
 CASES = [
-    ({"train__seed": "-1"}, "train.seed", "at least 0"),
-    ({"train__seed": "99999999999999999999"}, "train.seed", "below 2147483648"),
+    ({"train.max_staleness": "65"}, "train.max_staleness", "at most 64"),
+    ({"train.seed": "-1"}, "train.seed", "at least 0"),
+    ({"train.seed": "99999999999999999999"}, "train.seed", "below 2147483648"),
     ({"actor.model_name_or_path": ""}, "actor.model_name_or_path", "no model is set"),
     ({"actor.model_name_or_path": "tiny:gpt"}, "actor.model_name_or_path", "tiny:qwen3 and tiny:qwen3_moe"),
     ({"actor.model_name_or_path": "./nowhere"}, "actor.model_name_or_path", "no config.json"),

@@ -15,6 +15,7 @@ SHORT_RESERVED = ("-J", "-o", "-e", "-a", "-n")
 DURATION = re.compile(r"(\d+|\d+:\d{1,2}|\d+:\d{1,2}:\d{1,2}|\d+-\d{1,2}(:\d{1,2}){0,2})")
 MEMORY = re.compile(r"\d+[KMGT]?B?", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|\w*KEY)$", re.IGNORECASE)
 
 
 def parallel_sizes_need_cuda(config: Config) -> Iterator[Problem]:
@@ -65,8 +66,12 @@ def slurm_text_is_sound(config: Config) -> Iterator[Problem]:
     if slurm.mem is not None and not MEMORY.fullmatch(slurm.mem):
         yield Problem("slurm.mem", f"expects a size such as 256G, or 0 for all memory, got '{slurm.mem}'")
     for entry in slurm.env:
-        if not VARIABLE.fullmatch(entry.partition("=")[0]):
+        name, equals, _ = entry.partition("=")
+        if not VARIABLE.fullmatch(name):
             yield Problem("slurm.env", f"expects NAME=value or NAME, got '{entry}'")
+        elif equals and SECRET.search(name):
+            yield Problem("slurm.env", f"the value of {name} would be kept in the run directory and the database; export it "
+                          "here and give the name alone, which passes it on")  # fmt: skip
     for name in ("partition", "account", "qos", "reservation", "constraint", "gpu_type", "comment", "container", "python"):
         if not _is_one_line(getattr(slurm, name) or ""):
             yield Problem(f"slurm.{name}", "must be one line of printable text")

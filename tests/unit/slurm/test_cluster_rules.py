@@ -52,6 +52,13 @@ def test_unsound_text_is_refused(flag, value):
     assert problems(**{flag.replace(".", "__"): value})[0].startswith(f"--{flag}: ")
 
 
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "DB_PASSWORD", "aws_secret", "APIKEY"])
+def test_a_secret_is_passed_on_by_name_and_its_value_not_repeated(name):
+    (found,) = problems(slurm__env=f"{name}=hunter2")
+    assert name in found and "hunter2" not in found
+    assert problems(slurm__env=name) == [] == problems(slurm__env="TOKENIZERS_PARALLELISM=false")
+
+
 @pytest.mark.parametrize("time", ["30", "1:00", "04:00:00", "2-00", "2-00:00:00"])
 def test_time_limits_as_slurm_writes_them(time):
     assert problems(slurm__time=time) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import Config
-from engine.topology import Layout, arrange, nodes_of
+from engine.topology import Layout, arrange, check_gpus, nodes_of
 
 JOIN_SECONDS = 300.0
 
@@ -85,6 +85,7 @@ class Cluster:
             _node_ip_address="127.0.0.1",
             **common,
         )
+        check_gpus(int(ray.cluster_resources().get("GPU", 0)), self.config)
 
     def _wait_for_nodes(self, count: int) -> None:
         """Block until `count` nodes have joined. Raises NodeStartError, which the job may heal by starting again."""

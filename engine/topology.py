@@ -65,6 +65,17 @@ def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
     return Layout(tuple(engines), trainers, runners, labels[0])
 
 
+def check_gpus(available: int, config: Config) -> None:
+    """Raises DoesNotFit when one machine has fewer GPUs than the actors hold: Ray would wait for them without an end."""
+    engines = config.vllm.num_engines * config.vllm.tensor_parallel_size
+    needed = engines + config.trainer_ranks
+    if config.placement.device == "cuda" and available < needed:
+        raise DoesNotFit(
+            f"this machine has {available} GPUs, but the engines need {engines} (vllm.num_engines x tensor_parallel_size) and the"
+            f" trainer {config.trainer_ranks} (actor.num_nodes x num_gpus_per_node); lower them, or launch it with --on slurm"
+        )
+
+
 def _trainer_nodes(labels: Sequence[str], free: dict[str, int], config: Config) -> list[str]:
     wanted, each = config.actor.num_nodes, config.actor.num_gpus_per_node
     fitting = [label for label in reversed(labels) if free[label] >= each]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.flags import resolve
-from engine.topology import DoesNotFit, NodeSlots, arrange, nodes_of
+from engine.topology import DoesNotFit, NodeSlots, arrange, check_gpus, nodes_of
 
 
 def config(**flags):
@@ -46,6 +46,14 @@ def test_too_small_is_said():
         arrange(slots(8), config(actor__num_gpus_per_node=8))
     with pytest.raises(DoesNotFit, match=r"actor\.num_nodes wants 2"):
         arrange(slots(8), config(actor__num_nodes=2, actor__num_gpus_per_node=8))
+
+
+def test_one_machine_with_too_few_gpus_is_said():
+    tree = config(placement__device="cuda", actor__num_gpus_per_node=4, vllm__num_engines=2, vllm__tensor_parallel_size=2)
+    check_gpus(8, tree)
+    check_gpus(0, config(placement__device="cpu"))
+    with pytest.raises(DoesNotFit, match=r"has 7 GPUs, but the engines need 4 .* trainer 4 .*--on slurm"):
+        check_gpus(7, tree)
 
 
 def test_an_engine_larger_than_a_node_takes_whole_nodes():

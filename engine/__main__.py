@@ -108,11 +108,18 @@ def flags(word: str = "") -> int:
 
     for info in flag_table():
         if word in info.path or word in info.help:
-            default = (
-                "none" if info.default is None else " ".join(map(str, info.default)) if info.length is not None else info.default
+            print(
+                f"--{info.path}  [{info.type}; default {shown(info.default)}]{'  (live)' if info.live else ''}\n    {info.help}"
             )
-            print(f"--{info.path}  [{info.type}; default {default}]{'  (live)' if info.live else ''}\n    {info.help}")
     return OK
+
+
+def shown(default: object) -> str:
+    """A default value as it is typed on the command line; what has no text is named."""
+    if default is None:
+        return "none"
+    text = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
+    return (text.lower() if isinstance(default, bool) else text) or "empty"
 
 
 def check_recipes() -> int:
@@ -155,6 +162,9 @@ def main(argv: list[str]) -> int:
 
 
 def dispatch(argv: list[str]) -> int:
+    if {"-h", "--help"} & set(argv) or argv == ["help"]:
+        print(USAGE)
+        return OK
     match argv:
         case ["run", recipe, *rest] if not recipe.startswith("-"):
             return run(recipe, rest)
@@ -166,9 +176,6 @@ def dispatch(argv: list[str]) -> int:
             return check_recipes()
         case ["attempt", path, "--attempt", number] if number.isdigit():
             return attempt(path, int(number))
-        case ["-h"] | ["--help"] | ["help"]:
-            print(USAGE)
-            return OK
     print(USAGE, file=sys.stderr)
     return BAD_USAGE
 

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from engine.errors import one_line
-from engine.rollout.pool import RunFailed
 from engine.rollout.transport import FinishedGroup, GroupSpec
 
 
@@ -19,8 +17,8 @@ class GroupRunner(Protocol):
     def abort_group(self, group_id: str) -> Awaitable[None]: ...
 
 
-class NoRunner(RunFailed):
-    """Every runner process is lost: no rollout can succeed any more, whatever failure rate is allowed."""
+class NoRunner(RuntimeError):
+    """Every runner process is lost."""
 
 
 class RunnerHangs(RuntimeError):
@@ -40,13 +38,12 @@ class RunnerDispatch:
         self._runners, self._lost_errors, self._limit_s = list(runners), (*lost, RunnerHangs), limit_s
         self._rollouts = [0] * len(self._runners)
         self._alive = set(range(len(self._runners)))
-        self._last_loss = "there was none"
         self._aborts: set[asyncio.Future[None]] = set()
 
     async def __call__(self, spec: GroupSpec) -> FinishedGroup:
         """Run one group. Raises NoRunner, RunnerHangs, or what the runner's process raised; cancelling aborts it there."""
         if not self._alive:
-            raise NoRunner(f"every agent runner process is gone; the last one: {self._last_loss}")
+            raise NoRunner("every agent runner process is gone; see the run's log for the first one that ended")
         index = min(self._alive, key=self._rollouts.__getitem__)
         self._rollouts[index] += spec.n_samples
         try:
@@ -57,9 +54,8 @@ class RunnerDispatch:
             self._aborts.add(abort)
             abort.add_done_callback(self._retrieve)
             raise
-        except self._lost_errors as error:
+        except self._lost_errors:
             self._alive.discard(index)
-            self._last_loss = one_line(error)
             raise
         finally:
             self._rollouts[index] -= spec.n_samples

@@ -51,7 +51,12 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         code = app(arguments, prog_name="molt-tui", standalone_mode=False)
     except TyperException as error:
-        return _fail(error.format_message() + "; see `molt-tui --help`", 2)
+        message = error.format_message()
+        if message.startswith("Usage:"):  # a group of commands without a command: its help
+            print(message, file=sys.stderr)
+            return 2
+        command = getattr(getattr(error, "ctx", None), "command_path", "molt-tui")
+        return _fail(f"{message.rstrip('.')}; see `{command} --help`", 2)
     except Abort as error:
         raise KeyboardInterrupt from error
     except SystemExit as error:  # how typer reports a closed pipe

@@ -114,7 +114,7 @@ def set_knob(
 
 @app.command()
 def resume(run: Reference, timeout: Timeout = ANSWER_S, as_json: Json = False) -> None:
-    """Continue a run: a paused one goes on, one that ended starts its next attempt from the last checkpoint."""
+    """Continue a run. A paused one goes on; one that ended starts its next attempt from the last checkpoint."""
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
     from molt_tui.services import launch
@@ -128,12 +128,12 @@ def resume(run: Reference, timeout: Timeout = ANSWER_S, as_json: Json = False) -
     if as_json:
         output.emit_json({"run": found.id, "attempt": attempt})
     else:
-        output.say(f"{found.id}: attempt {attempt} starts; watch it with `molt-tui logs {found.id} -f`")
+        output.say(f"{found.id}: attempt {attempt} starts; watch it in `molt-tui`, or with `molt-tui logs {found.id} -f`")
 
 
 @app.command()
 def requeue(run: Reference, as_json: Json = False) -> None:
-    """Submit a run on Slurm again: it goes on from its newest checkpoint."""
+    """Submit a run on Slurm again. It goes on from its newest checkpoint."""
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
     from molt_tui.services import slurm
@@ -150,7 +150,7 @@ def requeue(run: Reference, as_json: Json = False) -> None:
 
 @app.command()
 def stacks(run: Reference) -> None:
-    """Print what every process of a running job is doing, on every node."""
+    """Print the stacks of a running Slurm job, on every node."""
     from molt_tui.cli.session import fresh_run
     from molt_tui.services import slurm
     from molt_tui.slurm.commands import Slurm
@@ -190,5 +190,7 @@ def _annotate(reference: str, lines: list[tuple[str, str]], as_json: bool) -> No
         after = get_run(store, found.id)
     if as_json:
         output.emit_json({"run": after.id, "tags": list(after.tags)})
+    elif any(action == "note" for action, _ in lines):
+        output.say(f"{after.id}: note added; `molt-tui show {after.id}` shows it")
     else:
         output.say(f"{after.id}: tags {', '.join(after.tags) or 'none'}")

@@ -22,7 +22,7 @@ def runs(
 
 @app.command()
 def show(run: Reference, as_json: Json = False) -> None:
-    """Show one run: state, attempts, newest metrics, notes, recent events."""
+    """Show one run. State, attempts, newest metrics, notes, recent events."""
     from engine.wire import to_wire
     from molt_tui.cli import output
     from molt_tui.cli.runs_table import progress
@@ -87,7 +87,7 @@ def metrics(
     last: Annotated[int | None, typer.Option("--last", "-n", min=1, help="only the newest points of each")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the curves of metrics; without KEY, the names and newest values."""
+    """Print the curves of metrics. Without KEY: the names and newest values."""
     from engine.wire import to_wire
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
@@ -155,7 +155,7 @@ def trace(
     text: Annotated[bool, typer.Option("--text", help="print the whole text of each rollout")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the recorded rollouts of a step, or search their text."""
+    """Show the recorded rollouts of a step, or search them."""
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
     from molt_tui.services import traces
@@ -206,7 +206,7 @@ def compare(
     references: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="two to eight runs")],
     as_json: Json = False,
 ) -> None:
-    """Compare runs: settings that differ, and final metrics side by side."""
+    """Compare runs. Settings that differ, and newest metrics side by side."""
     from engine.wire import to_wire
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_store

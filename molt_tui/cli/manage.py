@@ -19,7 +19,7 @@ def doctor(
         bool, typer.Option("--write-site", help="write a site profile from what the cluster reports, and print it")
     ] = False,
 ) -> None:
-    """Check that this machine can do what molt-tui needs, and say what to change."""
+    """Check this machine. What molt-tui needs, and what to change."""
     from molt_tui.cli import output
 
     if write_site:

@@ -32,7 +32,9 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             return str(value)
-        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+        if abs(value) >= 1e15:
+            return f"{value:.6g}"
+        return f"{value:.0f}" if value.is_integer() else f"{value:.2f}" if abs(value) >= 1e6 else f"{value:.6g}"
     return clean(value)
 
 

@@ -26,7 +26,7 @@ def launch(
     on: Annotated[str, typer.Option("--on", help="where: local or slurm")] = "local",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be started and make nothing")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="open the run's dashboard, or print its progress")] = False,
-    name: Annotated[str | None, typer.Option("--name", help="name of the run; the recipe's")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="name of the run  [default: the recipe's]")] = None,
     group: Annotated[str | None, typer.Option("--group", help="group that the run belongs to")] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=64, help="this many runs, train.seed counting up")] = 1,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="tag of the run; may be repeated")] = None,
@@ -72,7 +72,7 @@ def stage(
     to: Annotated[Path, typer.Option("--to", help="folder that compute nodes can read")],
     as_json: Json = False,
 ) -> None:
-    """Copy a recipe's model and data to where nodes without network can read them; prints the flags to launch with."""
+    """Copy a recipe's model and data for nodes without network. Prints the flags to launch with."""
     from molt_tui.cli import output
     from molt_tui.services import launch as service
     from molt_tui.services.slurm import stage as copy
@@ -147,7 +147,7 @@ def demo(
     scenario: Annotated[str | None, typer.Option("--scenario", help="play a recorded run; needs no engine")] = None,
     speed: Annotated[float | None, typer.Option("--speed", help="of a recorded run: 1 is real time; it lasts a minute")] = None,
 ) -> None:
-    """Train a tiny model for a few minutes and watch it, or play a recorded run."""
+    """Train a tiny model, or play a recorded run. The demo recipe takes a few minutes and needs no GPU."""
     from molt_tui.cli import output
     from molt_tui.errors import Refused
     from molt_tui.services import launch as service

@@ -63,7 +63,8 @@ def send(run: Run, name: str, args: dict[str, Any] | None = None) -> Pending:
     """Put a command into the run's inbox. Raises Refused for a run that cannot answer, MoltError when the inbox cannot be
     written."""
     if run.final:
-        raise Refused(f"{run.id} is {run.state}; nothing is running that could {name.replace('_', ' ')}")
+        more = "" if run.state == "completed" else f"; `molt-tui resume {run.id}` continues it"
+        raise Refused(f"{name.replace('_', ' ')} needs a live run: {run.id} is {run.state}{more}")
     if run.state == "draft":
         raise Refused(f"{run.id} has not been started; `molt-tui resume {run.id}` starts it")
     from engine.protocol import send_command

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molt_tui import spawn
-from molt_tui.errors import MoltError, Refused
+from molt_tui.errors import MoltError, NotFound, Refused
 from molt_tui.services.runs import Run
 from molt_tui.store.home import Home
 
@@ -76,7 +76,7 @@ def engine_python() -> str:
 
 def make_plan(home: Home, recipe: str, flags: Sequence[str], *, name: str | None = None, group: str | None = None,
               seeds: int = 1, tags: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> Plan:  # fmt: skip
-    """Resolve a recipe with dotted flags and validate it. Raises Refused with every problem, one a line.
+    """Resolve a recipe with dotted flags and validate it. Raises NotFound, or Refused with every problem, one a line.
 
     `base` holds a site's defaults, below the recipe's own settings.
     `seeds` > 1 plans that many runs as one group, with train.seed counting up from the recipe's.
@@ -84,7 +84,9 @@ def make_plan(home: Home, recipe: str, flags: Sequence[str], *, name: str | None
     from engine.recipes import load
 
     found, config, problems = load(recipe, flags, base)
-    if found is None or config is None or problems:
+    if found is None:
+        raise NotFound("\n".join(map(str, problems)))
+    if config is None or problems:
         raise Refused("\n".join(str(problem) for problem in problems) or f"recipe {recipe} cannot be used")
     base = name or Path(found.name).stem
     if seeds == 1:

@@ -340,7 +340,7 @@ def dump_stacks(slurm: Slurm, run: Run, seconds: float = 60.0) -> str:
     """What every process of a running attempt is doing, from every node. Raises Refused when it does not run."""
     receipt = submit.latest(run.directory)
     if receipt is None or receipt.job_id is None or run.final or run.state == "queued":
-        raise Refused(f"{run.id} is {run.state}; only a running job has processes")
+        raise Refused(f"stacks needs a running Slurm job: {run.id} is {run.state} on {run.cluster}")
     from engine.flags import load_run_toml
     from molt_tui.slurm.render import library_root
 

@@ -162,7 +162,7 @@ def test_launch_refusals_start_nothing(molt, recipe, home):
     code, _, err = molt("launch", str(recipe), "--on", "slurm")
     assert code == 2 and "no runs_root is set" in err
     assert molt("launch", "--actor.adam.lr", "1")[0] == 2
-    assert molt("launch", "no-such-recipe")[0] == 2
+    assert molt("launch", "no-such-recipe")[0] == 3
     assert molt("launch")[0] == 2
     assert not home.exists()
 
@@ -188,8 +188,9 @@ def test_life_of_a_run_from_the_command_line(molt, recipe, fake_engine):
     assert molt("checkpoint", "mine")[0] == 0
     code, _, err = molt("stop", "mine")
     assert code == 0 and "is cancelled at step 1" in err
-    assert molt("pause", "mine")[0] == 2
-    assert molt("resume", "mine")[2] == f"{started['id']}: attempt 2 starts; watch it with `molt-tui logs {started['id']} -f`\n"
+    code, _, err = molt("pause", "mine")
+    assert code == 2 and f"`molt-tui resume {started['id']}` continues it" in err
+    assert f"{started['id']}: attempt 2 starts; watch it" in molt("resume", "mine")[2]
     until(lambda: state() == "running")
     assert molt("stop", "mine", "--after-step")[0] == 0
     until(lambda: state() == "cancelled")

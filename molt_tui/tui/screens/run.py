@@ -61,6 +61,8 @@ def verdict_lines(verdicts: list[Verdict]) -> Content:
 class RunScreen(RunControls, MoltScreen):
     TITLE = "Run"
     HELP = (
+        "The two lines on top say what the run is doing and what to press: ✔ nothing to do, ● for your information,"
+        " ▲ it could go better or needs a look, ✖ something is broken.\n\n"
         "tab and arrows walk the panels, z or enter shows one of them alone, esc comes back.\n"
         "Figures are those of the newest finished step; what the engine does not report says so."
     )

@@ -37,5 +37,9 @@ light:
 	$(VENV)/bin/pip install -q --no-deps -r requirements/base.lock
 	$(VENV)/bin/pip install -q --no-deps --no-build-isolation -e . || $(VENV)/bin/pip install -q --no-deps -e .
 
+docs: setup
+	$(PY) -m tests.make_algorithms
+	$(PY) docs/make_screenshots.py
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -14,7 +14,13 @@ from molt_tui.tui.store_source import StoreSource
 
 IMAGES = Path(__file__).parent / "images"
 STEP = 100
-SHOTS = {"runs": ((80, 24), []), "run": ((80, 24), ["enter"]), "run-wide": ((150, 42), ["enter"])}
+CHANGE_LR = ["n", "down", "down", "enter", "slash", *"adam.lr", "enter", "enter", "ctrl+u", *"5e-7", "enter", "escape"]
+SHOTS = {
+    "runs": ((80, 24), []),
+    "run": ((80, 24), ["enter"]),
+    "run-wide": ((150, 42), ["enter"]),
+    "launch": ((80, 24), CHANGE_LR),
+}
 
 
 def play_until(source: StoreSource, home: Home, step: int) -> str:
@@ -36,7 +42,7 @@ async def take(source: StoreSource) -> None:
             await pilot.pause(1.0)
             for key in keys:
                 await pilot.press(key)
-                await pilot.pause(1.0)
+                await pilot.pause(0.3 if name == "launch" else 1.0)
             (IMAGES / f"{name}.svg").write_text(app.export_screenshot(title="molt-tui"))
 
 

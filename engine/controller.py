@@ -62,6 +62,8 @@ class Controller:
                 return
             if self.config.eval.eval_at_start and self.position.step == 0:
                 await self._evaluate("start")
+            # From here on, so that the first step has rates too.
+            await self.progress.engine_metrics(self.cluster)
             self.pool.start()
             self.timer = StepTimer()
             while not self._finished() and await self._step():

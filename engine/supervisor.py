@@ -275,11 +275,12 @@ class Supervisor:
         if code < 0:
             hint = " (out of memory?)" if -code == signal.SIGKILL else ""
             return "crashed", f"killed by {signal.Signals(-code).name}{hint}"
-        return "failed", one_line(str(self.progress.get("error") or "")) or self._last_log_line() or self._unexplained(code)
+        said = one_line(str(self.progress.get("error") or "")) or self._refused_write() or self._last_log_line()
+        return "failed", said or f"exit code {code}"
 
-    def _unexplained(self, code: int) -> str:
-        why = f"; the run directory could not be written: {self.write_error}" if self.write_error else ""
-        return f"exit code {code}{why}"
+    def _refused_write(self) -> str:
+        """What ended a controller whose own last words could not be written either."""
+        return f"the run directory could not be written: {self.write_error}" if self.write_error else ""
 
     def _last_log_line(self) -> str:
         """The last line that the controller printed, which for an exception names it."""
@@ -339,6 +340,7 @@ class Supervisor:
         """A refused write must not end the supervision; it is remembered for the exit record."""
         try:
             yield
+            self.write_error = ""
         except OSError as error:
             self.write_error = error.strerror or str(error)
 

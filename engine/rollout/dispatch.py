@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
+from engine.errors import one_line
+from engine.rollout.pool import RunFailed
 from engine.rollout.transport import FinishedGroup, GroupSpec
 
 
@@ -17,8 +19,8 @@ class GroupRunner(Protocol):
     def abort_group(self, group_id: str) -> Awaitable[None]: ...
 
 
-class NoRunner(RuntimeError):
-    """Every runner process is lost."""
+class NoRunner(RunFailed):
+    """Every runner process is lost: no rollout can succeed any more, whatever failure rate is allowed."""
 
 
 class RunnerHangs(RuntimeError):
@@ -38,12 +40,13 @@ class RunnerDispatch:
         self._runners, self._lost_errors, self._limit_s = list(runners), (*lost, RunnerHangs), limit_s
         self._rollouts = [0] * len(self._runners)
         self._alive = set(range(len(self._runners)))
+        self._last_loss = "there was none"
         self._aborts: set[asyncio.Future[None]] = set()
 
     async def __call__(self, spec: GroupSpec) -> FinishedGroup:
         """Run one group. Raises NoRunner, RunnerHangs, or what the runner's process raised; cancelling aborts it there."""
         if not self._alive:
-            raise NoRunner("every agent runner process is gone; see the run's log for the first one that ended")
+            raise NoRunner(f"every agent runner process is gone; the last one: {self._last_loss}")
         index = min(self._alive, key=self._rollouts.__getitem__)
         self._rollouts[index] += spec.n_samples
         try:
@@ -54,8 +57,9 @@ class RunnerDispatch:
             self._aborts.add(abort)
             abort.add_done_callback(self._retrieve)
             raise
-        except self._lost_errors:
+        except self._lost_errors as error:
             self._alive.discard(index)
+            self._last_loss = one_line(error)
             raise
         finally:
             self._rollouts[index] -= spec.n_samples

@@ -31,7 +31,7 @@ FAILURE_MIN_ROLLOUTS = 32  # fewer say nothing about a rate, unless the prompts 
 
 
 class RunFailed(RuntimeError):
-    """The rollouts fail too often to go on; the message says how often and why."""
+    """The rollouts fail too often to go on, or (raised by `dispatch`) none can succeed; the message says why."""
 
 
 class PromptSource(Protocol):
@@ -115,6 +115,7 @@ class RolloutPool:
         self._lost: list[FinishedGroup] = []
         self._dispatch_failures: Counter[str] = Counter()
         self._failures = FailureBudget(settings.max_failure_rate)
+        self._fatal: str | None = None
         self._admitted = 0
         self._evaluations = 0
         self._started = self._paused = self._draining = self._exhausted = False
@@ -168,7 +169,7 @@ class RolloutPool:
     def _ready(self) -> bool:
         """A batch is complete, or no further group can come. Raises RunFailed."""
         ended = self._exhausted and not self._returned and not self._in_flight
-        verdict = self._failures.verdict(final=ended)
+        verdict = self._fatal or self._failures.verdict(final=ended)
         if verdict:
             raise RunFailed(verdict)
         return ended or len(self._finished) >= self.settings.groups_per_batch
@@ -236,7 +237,7 @@ class RolloutPool:
         self._changed.set()
 
     def _open(self) -> bool:
-        return self._started and not (self._paused or self._draining) and self._failures.verdict() is None
+        return self._started and not (self._paused or self._draining) and not self._fatal and self._failures.verdict() is None
 
     def _admit(self, prompt: Prompt) -> None:
         sequence = self._admitted
@@ -261,6 +262,8 @@ class RolloutPool:
             if task is not None and task.cancelling():
                 raise
             error, group = raised, _failed_group(spec, raised)
+            if isinstance(raised, RunFailed):
+                self._fatal = str(raised)
         if self._in_flight.pop(spec.group_id, None) is None:
             return  # closed meanwhile: the prompt was returned
         if error is not None and self._dispatch_failures[prompt_id] < self.settings.max_retries:

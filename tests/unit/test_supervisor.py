@@ -210,10 +210,13 @@ def test_a_full_disk_leaves_room_for_the_exit_record(run, start):
 def test_a_failure_without_words_names_the_file_system_that_refused_to_write(run):
     watch = supervisor.Supervisor(run, [])
     watch.number, watch.ended = run.claim_attempt({}), 1
+    watch._engine_log().write_text("a warning of long ago\n")
     with watch._surviving_a_full_disk():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    detail = "exit code 1; the run directory could not be written: No space left on device"
-    assert watch._verdict() == ("failed", detail)
+    assert watch._verdict() == ("failed", "the run directory could not be written: No space left on device")
+    with watch._surviving_a_full_disk():
+        pass
+    assert watch._verdict() == ("failed", "a warning of long ago")
 
 
 def test_not_a_run_directory(tmp_path, capsys):

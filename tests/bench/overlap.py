@@ -17,10 +17,10 @@ from engine.protocol import send_command
 from engine.wire import EventReader, RunDir
 from tests.bench.figures import report
 
-PAIRS, LEFT_OUT, MEASURED = 3, 3, 3
+PAIRS, LEFT_OUT, MEASURED = 3, 3, 2
 FLAGS = [
     "--placement.pin_cores", "--tiny.warmup_steps", "0", "--tiny.hidden_size", "128", "--tiny.num_layers", "4",
-    "--rollout.batch_size", "20", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "192",
+    "--rollout.batch_size", "44", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "192",
     "--data.max_len", "256",
     "--train.max_staleness", "0", "--train.max_steps", str(PAIRS * 2 * (LEFT_OUT + MEASURED) + 10), "--train.probe_every", "1000",
     "--eval.steps", "-1", "--eval.eval_at_start", "false", "--eval.eval_at_end", "false", "--trace.rollouts_per_step", "0",

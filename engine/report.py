@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 from dataclasses import dataclass, field
@@ -133,10 +132,3 @@ def host_metrics() -> dict[str, Any]:
     return spread("host/cpu", {name: psutil.cpu_percent() / 100}) | spread(
         "host/mem", {name: psutil.virtual_memory().percent / 100}
     )
-
-
-def read_progress(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}

@@ -25,10 +25,11 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from engine.wire import CHECKPOINT_MARK as COMPLETE
+
 # Models that are trained, by role (actor, critic), each with its optimizer.
 Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 
-COMPLETE = "COMPLETE"
 _PREFIX = "step-"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from molt_tui.errors import MoltError
 PROBE_TIMEOUT_S = 60.0
 SUPERVISOR_LOG, PLAYER_LOG = "supervisor.log", "player.log"
 _PROBE = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+
+calls: Counter[str] = Counter()
+"""How often this process ran each program; the app shows its own calls to the scheduler."""
 
 
 def missing_modules(python: str, names: tuple[str, ...]) -> list[str]:
@@ -71,6 +75,7 @@ class Output:
 def run_program(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None,
                 cwd: Path | None = None) -> Output:  # fmt: skip
     """Run a program to its end, without input; it is killed after `timeout` seconds. Raises MoltError when it is missing."""
+    calls[Path(argv[0]).name] += 1
     try:
         done = subprocess.run(list(argv), capture_output=True, text=True, errors="replace", timeout=timeout, cwd=cwd,
                               stdin=subprocess.DEVNULL, env=environment, start_new_session=True)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 def screen(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="print the version and exit")] = False,
+    theme: Annotated[str | None, typer.Option(help="dark, light, mono or terminal (its own colours)")] = None,
+    ascii: Annotated[bool | None, typer.Option("--ascii", help="draw with ASCII characters only")] = None,
+    read_only: Annotated[bool | None, typer.Option("--read-only", help="look, change nothing")] = None,
 ) -> None:
     if version:
         from importlib.metadata import version as installed
@@ -32,7 +35,7 @@ def screen(
         print(installed("molt-tui"))
         raise typer.Exit(0)
     if context.invoked_subcommand is None:
-        open_screen()
+        open_screen(theme=theme, ascii=ascii, read_only=read_only)
 
 
 def has_terminal() -> bool:
@@ -41,7 +44,7 @@ def has_terminal() -> bool:
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
-def open_screen(run_id: str | None = None) -> None:
+def open_screen(run_id: str | None = None, **options: Any) -> None:
     """Show the Runs screen, or one run's; raises Refused without a terminal."""
     from molt_tui.errors import Refused
 
@@ -49,7 +52,7 @@ def open_screen(run_id: str | None = None) -> None:
         raise Refused("the screen needs a terminal (TERM is dumb or output is redirected); try `molt-tui runs`")
     from molt_tui.tui.app import run_app
 
-    code = run_app(run_id)
+    code = run_app(run_id, **options)
     if code:
         raise typer.Exit(code)
 

@@ -43,6 +43,19 @@ def doctor(
         raise typer.Exit(1)
 
 
+@app.command()
+def keys(as_json: Json = False) -> None:
+    """Every key of the screen and the id by which tui.toml can give it another one."""
+    from molt_tui.cli import output
+    from molt_tui.tui.keymap import all_keys
+
+    found = all_keys()
+    if as_json:
+        output.emit_json([{"id": key.id, "keys": key.keys, "what": key.what} for key in found])
+    else:
+        output.table(("ID", "KEYS", "WHAT"), [(key.id, key.keys, key.what) for key in found])
+
+
 @db.command()
 def ingest(as_json: Json = False) -> None:
     """Read what is new in the run directories."""

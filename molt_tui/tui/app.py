@@ -14,11 +14,15 @@ from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.filter import LineFilter
 from textual.screen import Screen
 
 from molt_tui.store.home import find_home
-from molt_tui.tui import terminal
+from molt_tui.tui import keymap, preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
+from molt_tui.tui.cost import CountingDriver, Reading, in_words
+from molt_tui.tui.plain import AsciiOnly, wants_ascii
+from molt_tui.tui.preferences import Preferences
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import MIN_HEIGHT, MIN_WIDTH, TooSmall
 from molt_tui.tui.screens.help import HelpScreen
@@ -27,19 +31,24 @@ from molt_tui.tui.screens.run import RunScreen
 from molt_tui.tui.screens.runs import RunsScreen
 from molt_tui.tui.source import RunLine, Source
 from molt_tui.tui.store_source import StoreSource
-from molt_tui.tui.themes import THEMES
+from molt_tui.tui.themes import THEMES, full_name
 
 
-def run_app(run_id: str | None = None) -> int:
+def run_app(run_id: str | None = None, *, theme: str | None = None, ascii: bool | None = None,
+            read_only: bool | None = None) -> int:  # fmt: skip
     """Show the app until the user leaves, then say which runs go on; returns the exit code.
 
-    `run_id`: open that run's dashboard at once. The caller has made sure that there is a terminal.
+    `run_id`: open that run's dashboard at once. The rest wins over tui.toml. The caller has made sure that there is a terminal.
     """
     home = find_home().create()
+    chosen = preferences.load(home.path / preferences.FILE).with_options(theme=theme, ascii=ascii, read_only=read_only)
+    if chosen.keys:
+        preferences.check_keys(chosen.keys, {key.id: key.keys for key in keymap.all_keys()})
     logging.basicConfig(filename=home.logs / "tui.log", level=logging.WARNING)
     terminal.leave_when_gone(sys.stdin.fileno())
-    source = StoreSource(home)
-    app = MoltApp(source, interval_s=terminal.refresh_interval(), open_run=run_id, ansi=terminal.no_color())
+    source = StoreSource(home, read_only=chosen.read_only)
+    app = MoltApp(source, chosen, interval_s=chosen.refresh_s or terminal.refresh_interval(), open_run=run_id,
+                  ansi=terminal.no_color(), keep_theme=partial(preferences.keep_theme, home.path / preferences.FILE))  # fmt: skip
     words = app.run()
     if words:
         print(words)
@@ -99,17 +108,30 @@ class MoltApp(App[str]):
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
     ]
 
-    def __init__(self, source: Source, *, interval_s: float = 1.0, open_run: str | None = None, ansi: bool = False) -> None:
-        super().__init__(ansi_color=ansi or None)
+    def __init__(self, source: Source, chosen: Preferences | None = None, *, interval_s: float = 1.0,
+                 open_run: str | None = None, ansi: bool = False,
+                 keep_theme: Callable[[str], None] | None = None) -> None:  # fmt: skip
+        super().__init__(driver_class=CountingDriver, ansi_color=ansi or None)
         self.source = source
+        self.chosen = chosen or Preferences()
+        self.started = Reading.now()
+        self._ascii = [AsciiOnly()] if self.chosen.ascii or wants_ascii() else []
         self.background = Background(self, source.ingest, interval_s)
         self.animation_level = "none"
         self._first_run = open_run
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = "ansi-dark" if ansi else THEMES[0].name
+        self.theme = "ansi-dark" if ansi else full_name(self.chosen.theme)
+        self._keep_theme = keep_theme
+        self.set_keymap(dict(self.chosen.keys))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._ascii]
 
     def on_mount(self) -> None:
+        if self._keep_theme is not None:
+            keep = self._keep_theme
+            self.theme_changed_signal.subscribe(self, lambda theme: keep(theme.name))
         self.push_screen(RunsScreen())
         if self._first_run is not None:
             self.open_run(self._first_run)
@@ -187,8 +209,12 @@ class MoltApp(App[str]):
         yield SystemCommand("Runs", "All runs", self._go_home)
         yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
         yield SystemCommand("Help", "What this shows and which keys act here", self.action_help)
+        yield SystemCommand("Own cost", "Processor, memory, bytes and scheduler calls of molt-tui itself", self._show_cost)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
         yield SystemCommand("Quit", "Leave; runs go on", self.action_quit)
+
+    def _show_cost(self) -> None:
+        self.notify(in_words(self.started, Reading.now(), self.background.interval_s), timeout=15, markup=False)
 
     def _go_home(self) -> None:
         while len(self.screen_stack) > 2:

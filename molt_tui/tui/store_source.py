@@ -16,6 +16,7 @@ from molt_tui.services import control, launch, logs, metrics, recipes, runs
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
 from molt_tui.text import clean, log_line
+from molt_tui.tui.read_only import changes
 from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.braille import Point, thin
@@ -34,8 +35,8 @@ UNSEEN = runs.Observed(None, 0.0)
 class StoreSource:
     """Everything the screens ask, answered from molt.db and the run directories."""
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, home: Home, *, read_only: bool = False) -> None:
+        self.home, self.read_only = home, read_only
         self._local = threading.local()
         self._trends: dict[str, tuple[float, tuple[float, ...]]] = {}
         self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
@@ -152,6 +153,7 @@ class StoreSource:
             return ()
         return tuple(log_line(line) for line in found)
 
+    @changes
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
         run = runs.get_run(self.store, run_id)
         label = clean(run.name)
@@ -183,6 +185,7 @@ class StoreSource:
         words = ["molt-tui", "launch", recipe, *(w for flag, value in changes.items() for w in (f"--{flag}", value))]
         return Form(recipe, tuple(fields), tuple(clean(p) for p in problems), clean(shlex.join(words)))
 
+    @changes
     def launch(self, recipe: str, changes: Mapping[str, str], name: str, group: str) -> str:
         plan = launch.make_plan(self.home, recipe, _as_flags(changes), name=name or None, group=group or None)
         return launch.launch(plan)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 THEMES = (
     Theme(
@@ -15,4 +15,21 @@ THEMES = (
         warning="#8a5a00", error="#b3261e", foreground="#1b1f24", background="#fbfbfa", surface="#fbfbfa", panel="#ecebe8",
         variables={"quiet": "#6a717c", "track": "#d8d7d2"},
     ),
+    Theme(
+        name="molt-mono", dark=True, primary="#ffffff", secondary="#b0b0b0", accent="#ffffff", success="#e0e0e0",
+        warning="#ffffff", error="#ffffff", foreground="#e0e0e0", background="#000000", surface="#000000", panel="#262626",
+        variables={"footer-key-foreground": "#ffffff", "footer-background": "#262626", "quiet": "#a0a0a0", "track": "#404040"},
+    ),
 )  # fmt: skip
+
+SHORT_NAMES = {"dark": "molt-dark", "light": "molt-light", "mono": "molt-mono", "terminal": "ansi-dark"}
+
+
+def theme_names() -> list[str]:
+    """Every name that `theme` in tui.toml takes."""
+    return [*SHORT_NAMES, *(theme.name for theme in THEMES), *BUILTIN_THEMES]
+
+
+def full_name(name: str) -> str:
+    """The registered name of a theme; `terminal` is the palette of the terminal itself."""
+    return SHORT_NAMES.get(name, name)

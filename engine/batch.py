@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from engine.algo.advantage import ESTIMATORS, AdvantageInputs, generalized_advantages
+from engine.agents.load import AgentError, load_module
+from engine.algo.advantage import ESTIMATORS, AdvantageInputs, Estimator, generalized_advantages
 from engine.config import Config
+from engine.errors import one_line
 from engine.rollout.filtering import FILTER_REASONS
 from engine.rollout.pool import Batch
 from engine.rollout.transport import FinishedGroup, RolloutSummary, SegmentSummary
@@ -93,6 +96,20 @@ def shaped_reward(rollout: RolloutSummary, config: Config) -> float:
     if coef is not None and rollout.truncated and math.isfinite(reward):
         reward = coef if coef < 0 else coef * reward
     return clipped_reward(reward, settings.clip_range)
+
+
+def load_own_estimator(path: Path) -> None:
+    """Register the function `estimator` of a user's file as `own`, tried on two rollouts. Raises AgentError."""
+    flag = "algo.advantage.estimator_path"
+    compute = getattr(load_module(path, flag), "estimator", None)
+    if not callable(compute):
+        raise AgentError(f"{flag}: {path.name} must export a function `estimator(inputs)`")
+    example = AdvantageInputs(torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), torch.tensor([0, 1]), torch.ones(2, 2).bool())
+    ESTIMATORS["own"] = Estimator(compute, uses_groups=False)
+    try:
+        ESTIMATORS["own"](example)
+    except Exception as error:
+        raise AgentError(f"{flag}: {path.name} failed on two rollouts of two tokens: {one_line(error)}") from error
 
 
 def set_advantages(batch: PreparedBatch, measured: dict[int, Measured], config: Config) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.batch import load_own_estimator
 from engine.checkpoints import Checkpoints
 from engine.commands import Inbox, LiveKnobs
 from engine.config import Config
@@ -48,6 +49,8 @@ class Attempt:
 
     async def execute(self) -> None:
         """From nothing to the end of training. Raises Stopped, or whatever ended the run."""
+        if self.config.algo.advantage.estimator_path:
+            load_own_estimator(self.run.path / self.config.algo.advantage.estimator_path)
         self._phase("starting", "ray")
         await asyncio.to_thread(self.cluster.start_ray)
         self.cluster.create_actors()

@@ -15,6 +15,7 @@ from engine.validate import validate
 # Settings that name files: relative ones are meant from the recipe's folder, on the command line from the working directory.
 FILE_SETTINGS = (
     "train.agent_path",
+    "algo.advantage.estimator_path",
     "data.prompt_dataset",
     "eval.dataset",
     "actor.model_name_or_path",

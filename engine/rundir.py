@@ -69,12 +69,19 @@ def new_run_id(name: str, now: float | None = None) -> str:
 
 
 def _with_agent(run: RunDir, config: Config) -> Config:
-    """Copy the agent module and the modules beside it; the configuration then names the copy, relative to the run."""
+    """Copy the agent module with the modules beside it, and an own estimator; the configuration then names the copies,
+    relative to the run."""
     agent = Path(config.train.agent_path or ANSWER_ONLY).expanduser()
     for module in sorted(agent.parent.glob("*.py")):
         shutil.copyfile(module, run.agent / module.name)
-    train = config.train.model_copy(update={"agent_path": f"agent/{agent.name}"})
-    return config.model_copy(update={"train": train})
+    settings = config.model_dump()
+    settings["train"]["agent_path"] = f"agent/{agent.name}"
+    if config.algo.advantage.estimator_path:
+        estimator = Path(config.algo.advantage.estimator_path).expanduser()
+        (run.agent / "estimator").mkdir()
+        shutil.copyfile(estimator, run.agent / "estimator" / estimator.name)
+        settings["algo"]["advantage"]["estimator_path"] = f"agent/estimator/{estimator.name}"
+    return Config.model_validate(settings)
 
 
 def _user() -> str:

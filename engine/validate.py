@@ -102,22 +102,36 @@ def mixing_weights_fit(config: Config) -> Iterator[Problem]:
 @rule
 def agent_exports_a_runner(config: Config) -> Iterator[Problem]:
     flag, name = "train.agent_path", config.train.agent_path
-    if not name and config.distills:
-        return
-    if not name:
+    if name:
+        yield from _exports(flag, name, "AgentRunner", "class AgentRunner(StepEnvRunner)")
+    elif not config.distills:
         yield Problem(flag, "no agent is set; give the Python file that exports AgentRunner")
-        return
+
+
+@rule
+def own_estimator_is_there(config: Config) -> Iterator[Problem]:
+    flag, advantage = "algo.advantage.estimator_path", config.algo.advantage
+    if advantage.estimator == "own" and not advantage.estimator_path:
+        yield Problem(flag, "no file is set; give the Python file that exports a function `estimator`")
+    elif advantage.estimator_path and advantage.estimator != "own":
+        yield Problem(flag, f"changes nothing with {advantage.estimator}; add --algo.advantage.estimator own")
+    elif advantage.estimator_path:
+        yield from _exports(flag, advantage.estimator_path, "estimator", "def estimator(inputs)")
+
+
+def _exports(flag: str, file: str, wanted: str, definition: str) -> Iterator[Problem]:
+    """Problems of a Python file that must bind `wanted` at its top level."""
     try:
-        tree = ast.parse(Path(name).expanduser().read_bytes(), name)
+        tree = ast.parse(Path(file).expanduser().read_bytes(), file)
     except OSError as error:
-        yield Problem(flag, f"{name} cannot be read ({error.strerror})")
+        yield Problem(flag, f"{file} cannot be read ({error.strerror})")
     except (SyntaxError, ValueError) as error:
-        yield Problem(flag, f"{name} is not valid Python ({error})")
+        yield Problem(flag, f"{file} is not valid Python ({error})")
     else:
-        if not _exported(tree) & {"AgentRunner", "*"}:
-            near = suggest("AgentRunner", [n.name for n in tree.body if isinstance(n, ast.ClassDef)])
+        if not _exported(tree) & {wanted, "*"}:
+            near = suggest(wanted, [n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))])
             hint = f" ({near[0]} is there)" if near else ""
-            yield Problem(flag, f"{name} exports no AgentRunner{hint}; add `class AgentRunner(StepEnvRunner)` to it")
+            yield Problem(flag, f"{file} exports no {wanted}{hint}; add `{definition}` to it")
 
 
 def _exported(tree: ast.Module) -> set[str]:

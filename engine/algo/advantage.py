@@ -54,8 +54,15 @@ class Estimator:
     uses_groups: bool
 
     def __call__(self, inputs: AdvantageInputs) -> torch.Tensor:
-        """Advantages of shape (S, T) in the dtype of the rewards, 0 off the mask and for missing rewards."""
-        return self.compute(inputs).to(inputs.rewards_R.dtype)
+        """Advantages of shape (S, T) in the dtype of the rewards, 0 off the mask and for missing rewards.
+
+        Raises ValueError for a result of another shape.
+        """
+        advantages_ST = self.compute(inputs)
+        if advantages_ST.shape != inputs.mask_ST.shape:
+            raise ValueError(f"an estimator returns one advantage per token, shape {tuple(inputs.mask_ST.shape)}, "
+                             f"not {tuple(advantages_ST.shape)}")  # fmt: skip
+        return advantages_ST.to(inputs.rewards_R.dtype)
 
 
 ESTIMATORS: dict[str, Estimator] = {}

@@ -5,9 +5,10 @@ The modules that compute hold the registries; a test keeps both sides equal.
 
 import math
 
-ESTIMATOR_NAMES = ("reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "gae", "on_policy_distill")
+# "own" is a function in a file of the user's: algo.advantage.estimator_path.
+ESTIMATOR_NAMES = ("reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "gae", "on_policy_distill", "own")
 # Estimators that take rewards of single tokens, such as -beta * kl.
-TOKEN_REWARD_ESTIMATORS = ("reinforce", "gae", "on_policy_distill")
+TOKEN_REWARD_ESTIMATORS = ("reinforce", "gae", "on_policy_distill", "own")
 # Estimators whose baseline is a group statistic: they need several rollouts per prompt.
 GROUP_ESTIMATORS = ("reinforce_baseline", "rloo", "grpo", "dr_grpo")
 LOSS_MODES = ("ppo", "cispo", "gspo")

@@ -50,7 +50,7 @@ def test_an_override_beats_the_recipe_and_none_removes_its_value():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--estimator grpo", "--estimator: unknown flag; did you mean algo.advantage.estimator or algo.kl.estimator?"),
+        ("--estimator grpo", "--estimator: unknown flag; did you mean algo.advantage.estimator or algo.kl.estimator"),
         ("--eval.temprature 1", "did you mean eval.temperature"),
         ("--data.max-len 9", "did you mean data.max_len"),
         ("--rollout.n_samples 4", "did you mean rollout.n_samples_per_prompt"),

@@ -15,7 +15,7 @@ from engine.config import ActorConfig, AdvantageConfig, KlConfig
 
 
 def test_names_equal_the_registries():
-    assert set(names.ESTIMATOR_NAMES) == set(ESTIMATORS)
+    assert set(names.ESTIMATOR_NAMES) == {*ESTIMATORS, "own"}
     assert set(names.GROUP_ESTIMATORS) == {name for name, estimator in ESTIMATORS.items() if estimator.uses_groups}
     assert set(names.LOSS_MODES) == set(POLICY_LOSSES)
     assert set(names.AGGREGATIONS) == set(AGGREGATIONS)

@@ -156,9 +156,9 @@ def stacks(run: Reference) -> None:
     from molt_tui.slurm.commands import Slurm
     from molt_tui.text import clean
 
-    with fresh_run(run) as (_, found):
-        pass
-    print(clean(slurm.dump_stacks(Slurm(), found), lines=True))
+    with fresh_run(run) as (store, found):
+        text = slurm.dump_stacks(store, Slurm(), found)
+    print(clean(text, lines=True))
 
 
 @app.command()

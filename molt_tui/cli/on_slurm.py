@@ -56,6 +56,9 @@ def show_plan(plan: Plan, as_json: bool) -> None:
     output.pairs([("recipe", plan.recipe.path), ("group", plan.group), ("runs", ", ".join(run.name for run in plan.runs))])
     print()
     output.table(("SETTING", "VALUE"), [(key, _shown(value)) for key, value in plan.runs[0].settings.items()])
+    if len(plan.runs) > 1:
+        print()
+        output.table(("RUN", "SETTINGS OF ITS OWN"), [(run.name, " ".join(run.flags)) for run in plan.runs])
     print(f"\n{script}")
     if table is not None:
         show_memory(table)

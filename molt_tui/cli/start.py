@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from molt_tui.cli.app import Json, app, has_terminal, open_screen
+from molt_tui.cli.app import Json, Reference, app, has_terminal, open_screen
 
 if TYPE_CHECKING:
     from molt_tui.services.launch import Plan
@@ -19,20 +19,78 @@ app.add_typer(recipes, name="recipes")
 DOTTED = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
+On = Annotated[str, typer.Option("--on", help="where: local or slurm")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="show what would be started and make nothing")]
+Watch = Annotated[bool, typer.Option("--watch", help="open the run's dashboard, or print its progress")]
+Name = Annotated[str | None, typer.Option("--name", help="name of the run  [default: the recipe's]")]
+Group = Annotated[str | None, typer.Option("--group", help="group that the run belongs to")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, max=64, help="this many runs, train.seed counting up")]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="FLAG=VALUES", help="one run per value: a,b,c or a range low..high, log:low..high; repeat"
+                 " it for a grid"),
+]  # fmt: skip
+Random = Annotated[int | None, typer.Option("--random", min=1, help="draw this many combinations of the sweep")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="tag of the run; may be repeated")]
+
+
 @app.command(context_settings=DOTTED, options_metavar="[OPTIONS] [--section.setting VALUE ...]")
 def launch(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="shipped name or path of a TOML file")],
-    on: Annotated[str, typer.Option("--on", help="where: local or slurm")] = "local",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be started and make nothing")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="open the run's dashboard, or print its progress")] = False,
-    name: Annotated[str | None, typer.Option("--name", help="name of the run  [default: the recipe's]")] = None,
-    group: Annotated[str | None, typer.Option("--group", help="group that the run belongs to")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, max=64, help="this many runs, train.seed counting up")] = 1,
-    tags: Annotated[list[str] | None, typer.Option("--tag", help="tag of the run; may be repeated")] = None,
+    on: On = "local",
+    dry_run: DryRun = False,
+    watch: Watch = False,
+    name: Name = None,
+    group: Group = None,
+    seeds: Seeds = 1,
+    sweep: Sweep = None,
+    random: Random = None,
+    tags: Tags = None,
     as_json: Json = False,
 ) -> None:
     """Start a run of a recipe. Every setting is a flag: --actor.adam.lr 1e-6 --algo.advantage.estimator grpo."""
+    from molt_tui.errors import Refused
+
+    if recipe.startswith("-"):
+        raise Refused(f"name the recipe before the settings: molt-tui launch RECIPE {recipe} ...")
+    more = {"name": name, "group": group, "seeds": seeds, "tags": tags or (), "axes": _axes(sweep), "samples": random}
+    _launch(recipe, context.args, on, more, dry_run=dry_run, watch=watch, as_json=as_json)
+
+
+@app.command(context_settings=DOTTED, options_metavar="[OPTIONS] [--section.setting VALUE ...]")
+def relaunch(
+    context: typer.Context,
+    run: Reference,
+    on: Annotated[str | None, typer.Option("--on", help="local or slurm  [default: where the run was]")] = None,
+    dry_run: DryRun = False,
+    watch: Watch = False,
+    name: Name = None,
+    group: Group = None,
+    seeds: Seeds = 1,
+    sweep: Sweep = None,
+    random: Random = None,
+    tags: Tags = None,
+    as_json: Json = False,
+) -> None:
+    """Start a new run with the settings and the agent of an old one, changed by flags. `resume` goes on with the old one."""
+    from molt_tui.cli.session import fresh_run
+
+    with fresh_run(run) as (_, parent):
+        pass
+    where = on or ("local" if parent.cluster == "local" else "slurm")
+    more = {"name": name, "group": group, "seeds": seeds, "tags": tags or (), "axes": _axes(sweep), "samples": random,
+            "parent": parent}  # fmt: skip
+    _launch(parent.id, context.args, where, more, dry_run=dry_run, watch=watch, as_json=as_json)
+
+
+def _axes(specs: list[str] | None) -> list[Any]:
+    from molt_tui.services.sweep import parse_axis
+
+    return [parse_axis(spec) for spec in specs or ()]
+
+
+def _launch(recipe: str, flags: list[str], on: str, more: dict[str, Any], *, dry_run: bool, watch: bool, as_json: bool) -> None:
     from molt_tui.cli import output
     from molt_tui.errors import Refused
     from molt_tui.services import launch as service
@@ -40,18 +98,15 @@ def launch(
 
     if on not in ("local", "slurm"):
         raise Refused(f"--on takes local or slurm, got '{on}'")
-    if recipe.startswith("-"):
-        raise Refused(f"name the recipe before the settings: molt-tui launch RECIPE {recipe} ...")
     home = find_home()
     if on == "slurm":
         from molt_tui.cli.on_slurm import launch_on_slurm
 
-        ids = launch_on_slurm(home, recipe, context.args, dry_run=dry_run, as_json=as_json, name=name, group=group, seeds=seeds,
-                              tags=tags or ())  # fmt: skip
+        ids = launch_on_slurm(home, recipe, flags, dry_run=dry_run, as_json=as_json, **more)
         if watch and ids:
             _watch(ids[0], home.runs_root, screen=has_terminal() and not as_json)
         return
-    plan = service.make_plan(home, recipe, context.args, name=name, group=group, seeds=seeds, tags=tags or ())
+    plan = service.make_plan(home, recipe, flags, **more)
     if dry_run:
         _print_plan(plan, as_json)
         return

@@ -109,6 +109,8 @@ def stop(
     the work since the last checkpoint. A run that is still starting cannot read commands and gets the signal at once.
     `say` gets one line per stage.
     """
+    if run.cluster != "local":
+        raise Refused(f"{run.id} runs on {run.cluster}; its job is stopped through Slurm there")
     pending = send(run, "stop")
     if run.state not in ("queued", "starting") and not kill:
         say(f"asked {run.id} to stop; it saves a checkpoint first")

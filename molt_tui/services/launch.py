@@ -7,18 +7,22 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molt_tui import spawn
 from molt_tui.errors import MoltError, NotFound, Refused
+from molt_tui.services.machine import misfit
 from molt_tui.services.runs import Run
+from molt_tui.services.sweep import Axis, expand, label
 from molt_tui.store.home import Home
 
 if TYPE_CHECKING:
     from engine.config import Config
+    from engine.flags import Problem
     from engine.recipes import Recipe
+    from engine.wire import RunDir
 
 ENGINE_MODULES = ("ray", "vllm", "torch")
 START_S = 20.0
@@ -26,8 +30,11 @@ START_S = 20.0
 
 @dataclass(frozen=True)
 class PlannedRun:
+    """One run of a plan; `flags` are those that it has beyond the others'."""
+
     name: str
     config: Config
+    flags: tuple[str, ...] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -39,7 +46,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a launch would do; making it has changed nothing."""
+    """What a launch would do; making it has changed nothing. `parent`: the run whose settings it starts from."""
 
     recipe: Recipe
     runs: tuple[PlannedRun, ...]
@@ -47,6 +54,11 @@ class Plan:
     tags: tuple[str, ...]
     arguments: tuple[str, ...]
     runs_root: Path
+    parent: str | None = None
+
+    def command_of(self, planned: PlannedRun) -> list[str]:
+        """The command that would start one run of the plan alone."""
+        return ["molt-tui", *self.arguments, *planned.flags]
 
     @property
     def command(self) -> list[str]:
@@ -74,52 +86,111 @@ def engine_python() -> str:
     return chosen
 
 
-def make_plan(home: Home, recipe: str, flags: Sequence[str], *, name: str | None = None, group: str | None = None,
-              seeds: int = 1, tags: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> Plan:  # fmt: skip
-    """Resolve a recipe with dotted flags and validate it. Raises NotFound, or Refused with every problem, one a line.
+def make_plan(home: Home, recipe: str, flags: Sequence[str], **more: Any) -> Plan:
+    """As `draw_up`. Raises NotFound for a missing recipe, or Refused with every problem, one a line."""
+    plan, problems, found = draw_up(home, recipe, flags, **more)
+    if not found:
+        raise NotFound("\n".join(map(str, problems)))
+    if plan is None:
+        raise Refused("\n".join(map(str, problems)) or f"recipe {recipe} cannot be used")
+    return plan
 
-    `base` holds a site's defaults, below the recipe's own settings.
-    `seeds` > 1 plans that many runs as one group, with train.seed counting up from the recipe's.
+
+def draw_up(home: Home, recipe: str, flags: Sequence[str], *, name: str | None = None, group: str | None = None,
+            seeds: int = 1, tags: Sequence[str] = (), base: Mapping[str, Any] | None = None, axes: Sequence[Axis] = (),
+            samples: int | None = None, parent: Run | None = None) -> tuple[Plan | None, list[Problem], bool]:  # fmt: skip
+    """(plan, every problem, whether the recipe exists); the plan is there only without a problem.
+
+    `base` holds a site's defaults, below the recipe's own settings. Every combination of `axes` (or `samples` of them) is
+    a run, times `seeds` with train.seed counting up from the recipe's; several runs are one group. `parent`: its run.toml
+    takes the place of the recipe's file. Raises Refused for a sweep that makes no sense.
     """
+    from engine.recipes import find_recipe
+
+    path = str(parent.directory.run_toml) if parent is not None else recipe
+    found, missing = find_recipe(path)
+    if found is None:
+        return None, missing, False
+    _check_axes(axes, flags, seeds)
+    combinations = expand(axes, samples, runs_each=seeds)
+    first = name or (parent.name if parent is not None else Path(found.name).stem)
+    runs, problems = _resolved(path, flags, combinations, base, seeds, first)
+    if problems:
+        return None, problems, True
+    if parent is not None:
+        found = replace(found, name=parent.recipe or found.name)
+    arguments = ("relaunch", parent.id, *flags) if parent is not None else ("launch", recipe, *flags)
+    own_group = group or (first if len(runs) > 1 else None)
+    return Plan(found, tuple(runs), own_group, tuple(tags), arguments, home.runs_root, parent.id if parent else None), [], True
+
+
+def _check_axes(axes: Sequence[Axis], flags: Sequence[str], seeds: int) -> None:
+    from engine.flags import parse_overrides
+
+    set_here = parse_overrides(flags)[0]
+    for axis in axes:
+        if axis.flag in set_here:
+            raise Refused(f"--{axis.flag}: is swept and set; leave one of them out")
+        if axis.flag == "train.seed" and seeds > 1:
+            raise Refused("--sweep train.seed: --seeds counts it up as well; leave one of them out")
+
+
+def _resolved(path: str, flags: Sequence[str], combinations: Sequence[Mapping[str, str]], base: Mapping[str, Any] | None,
+              seeds: int, name: str) -> tuple[list[PlannedRun], list[Problem]]:  # fmt: skip
+    """One run per combination and seed, and the problems of all combinations, each named once."""
     from engine.recipes import load
 
-    found, config, problems = load(recipe, flags, base)
-    if found is None:
-        raise NotFound("\n".join(map(str, problems)))
-    if config is None or problems:
-        raise Refused("\n".join(str(problem) for problem in problems) or f"recipe {recipe} cannot be used")
-    base = name or Path(found.name).stem
-    if seeds == 1:
-        runs = (PlannedRun(base, config),)
-    else:
-        runs = tuple(_with_seed(base, config, config.train.seed + i) for i in range(seeds))
-    return Plan(found, runs, group or (base if seeds > 1 else None), tuple(tags), ("launch", recipe, *flags), home.runs_root)
-
-
-def _with_seed(base: str, config: Config, seed: int) -> PlannedRun:
-    train = config.train.model_copy(update={"seed": seed})
-    return PlannedRun(f"{base}-s{seed}", config.model_copy(update={"train": train}))
+    runs, problems = [], []
+    for combination in combinations:
+        extra = [f"--{flag}={value}" for flag, value in combination.items()]
+        _, config, wrong = load(path, [*flags, *extra], base)
+        problems += wrong
+        if config is None:
+            continue
+        words = label(combination, combination)
+        stem = f"{name}-{words}" if words else name
+        for number in range(seeds):
+            seed = config.train.seed + number
+            more = [f"--train.seed={seed}"] if seeds > 1 else []
+            train = config.train.model_copy(update={"seed": seed})
+            own = config.model_copy(update={"train": train}) if seeds > 1 else config
+            runs.append(PlannedRun(f"{stem}-s{seed}" if seeds > 1 else stem, own, tuple(extra + more)))
+    return runs, list(dict.fromkeys(problems))
 
 
 def launch(plan: Plan, *, say: Callable[[str], None] = lambda _: None) -> list[str]:
     """Make the run directories, start the supervisors and return the run ids once each has claimed its first attempt.
 
-    Raises Refused without an engine (nothing is made then), MoltError with the id of a run whose supervisor ended at once.
+    Raises Refused without an engine or the GPUs (nothing is made then), MoltError with the id of a run whose supervisor
+    ended at once.
     """
-    from engine.rundir import RunDirError, prepare_run
-
     python = engine_python()
-    ids = []
+    problems = dict.fromkeys(str(problem) for run in plan.runs if (problem := misfit(run.config)) is not None)
+    if problems:
+        raise Refused("\n".join(problems))
+    ids: list[str] = []
     for planned in plan.runs:
         try:
-            run = prepare_run(plan.runs_root, planned.config, plan.recipe, name=planned.name, group=plan.group,
-                              command=["molt-tui", *plan.arguments], tags=plan.tags)  # fmt: skip
-        except RunDirError as error:
-            raise MoltError(str(error)) from error
-        _start(python, run.path, 0)
+            run = prepare(plan, planned, planned.config)
+            _start(python, run.path, 0)
+        except MoltError as error:
+            if ids:
+                raise MoltError(f"{len(ids)} of {len(plan.runs)} were started ({', '.join(ids)}); then: {error}") from error
+            raise
         say(f"{run.path.name} started")
         ids.append(run.path.name)
     return ids
+
+
+def prepare(plan: Plan, planned: PlannedRun, config: Config, cluster: str = "local") -> RunDir:
+    """The run directory of one planned run. Raises MoltError."""
+    from engine.rundir import RunDirError, prepare_run
+
+    try:
+        return prepare_run(plan.runs_root, config, plan.recipe, name=planned.name, group=plan.group, parent=plan.parent,
+                           command=plan.command_of(planned), tags=plan.tags, cluster=cluster)  # fmt: skip
+    except RunDirError as error:
+        raise MoltError(str(error)) from error
 
 
 def start_next_attempt(run: Run) -> int:

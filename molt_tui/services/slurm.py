@@ -120,34 +120,43 @@ def expected_start(slurm: Slurm, config: Config, folder: Path) -> str:
     return f"Slurm expects a start at {time.strftime('%a %H:%M', time.localtime(start))} on {nodes}" if start is not None else ""
 
 
+def preflight_all(store: Store, slurm: Slurm, site: Site, plan: local.Plan) -> Preflight:
+    """The preflight of every run of a plan that asks for something else; each finding once, the memory of the first."""
+    seen: dict[str, Config] = {}
+    for run in plan.runs:
+        config = with_interpreter(run.config)
+        train = config.train.model_copy(update={"seed": 0})
+        seen.setdefault(repr(config.model_copy(update={"train": train})), config)
+    checked = [preflight(store, slurm, site, config, plan.runs_root, os.environ) for config in seen.values()]
+    findings = dict.fromkeys(finding for one in checked for finding in one.findings)
+    return Preflight(tuple(findings), checked[0].memory)
+
+
 def launch(store: Store, slurm: Slurm, site: Site, plan: local.Plan, say: Say = lambda _: None) -> list[Launched]:
     """Make the run directories and submit each once. Raises Refused before anything is made, or with Slurm's own words.
 
-    A refused run leaves nothing behind. One without an answer is kept: its receipt says `unknown`, and polling finds it.
+    A refused run leaves nothing behind; when earlier runs of the plan were submitted, the error names them. One without an
+    answer is kept: its receipt says `unknown`, and polling finds it.
     """
-    from engine.rundir import RunDirError, prepare_run
-
     cluster = clusters.cluster_name(store, slurm, site)
-    first = with_interpreter(plan.runs[0].config)
-    checked = preflight(store, slurm, site, first, plan.runs_root, os.environ)
+    checked = preflight_all(store, slurm, site, plan)
     clusters.refuse(checked.findings)
     for finding in checked.findings:
         say(f"warning: {finding}")
-    if start := expected_start(slurm, first, plan.runs_root):
+    if start := expected_start(slurm, with_interpreter(plan.runs[0].config), plan.runs_root):
         say(start)
-    done = []
+    done: list[Launched] = []
     for planned in plan.runs:
         config = with_interpreter(planned.config)
-        try:
-            run = prepare_run(plan.runs_root, config, plan.recipe, name=planned.name, group=plan.group,
-                              command=["molt-tui", *plan.arguments], tags=plan.tags, cluster=cluster)  # fmt: skip
-        except RunDirError as error:
-            raise MoltError(str(error)) from error
+        run = local.prepare(plan, planned, config, cluster)
         receipt = _submit(store, slurm, run, config, 1, cluster)
         if receipt.state == "refused":
             shutil.rmtree(run.path, ignore_errors=True)
             _drop(store, run)
-            raise Refused(f"Slurm refuses the job: {receipt.message}")
+            before = (
+                f"{len(done)} of {len(plan.runs)} were submitted ({', '.join(d.run_id for d in done)}); then " if done else ""
+            )
+            raise Refused(f"{before}Slurm refuses the job: {receipt.message}")
         say(_words(run, receipt))
         done.append(Launched(run.path.name, run.path, receipt))
     return done
@@ -193,9 +202,7 @@ def requeue(store: Store, slurm: Slurm, site: Site, run: Run, say: Say = lambda 
 
     if run.cluster == "local":
         raise Refused(f"{run.id} runs on this machine; `molt-tui resume {run.id}` starts it again")
-    here = clusters.cluster_name(store, slurm, site)
-    if run.cluster != here:
-        raise Refused(f"{run.id} was launched on {run.cluster}; go to a login node of it, this one is {here}")
+    here = _require_here(store, slurm, run, site)
     if run.state == "completed":
         raise Refused(f"{run.id} is completed; launch its recipe again for more")
     before = submit.latest(run.directory)
@@ -208,6 +215,14 @@ def requeue(store: Store, slurm: Slurm, site: Site, run: Run, say: Say = lambda 
         raise Refused(f"Slurm refuses the job: {receipt.message}")
     say(_words(run.directory, receipt))
     return receipt
+
+
+def _require_here(store: Store, slurm: Slurm, run: Run, site: Site | None = None) -> str:
+    """The cluster that Slurm's programs talk to here. Raises Refused when the run's job is on another: ids repeat there."""
+    here = clusters.cluster_name(store, slurm, site or read_site(store.home.path))
+    if run.cluster != here:
+        raise Refused(f"{run.id} was launched on {run.cluster}; go to a login node of it, this one is {here}")
+    return here
 
 
 def _ending_job(slurm: Slurm, run: Run, job_id: str) -> list[str]:
@@ -229,10 +244,10 @@ def stop(store: Store, slurm: Slurm, run: Run, *, command_s: float = 60.0, kill:
     from molt_tui.services import control
 
     receipt = submit.latest(run.directory)
-    if receipt is None or receipt.open or receipt.job_id is None:
-        raise Refused(f"{run.id} has no job that is known by its number yet; try again when Slurm answers")
     if run.final:
         raise Refused(f"{run.id} is {run.state}; nothing is running that could stop")
+    if receipt is None or receipt.open or receipt.job_id is None:
+        raise Refused(f"{run.id} has no job that is known by its number yet; try again when Slurm answers")
     live = run.state not in ("queued", "starting") and not control.ended(run)
     if live and not kill:
         pending = control.send(run, "stop")
@@ -245,6 +260,7 @@ def stop(store: Store, slurm: Slurm, run: Run, *, command_s: float = 60.0, kill:
             time.sleep(control.POLL_S)
         if control.ended(run):
             return True
+    _require_here(store, slurm, run)
     say(f"scancel {receipt.job_id}")
     try:
         slurm.cancel(receipt.job_id)
@@ -336,11 +352,12 @@ def stage(config: Config, target: Path) -> list[str]:
     return flags
 
 
-def dump_stacks(slurm: Slurm, run: Run, seconds: float = 60.0) -> str:
-    """What every process of a running attempt is doing, from every node. Raises Refused when it does not run."""
+def dump_stacks(store: Store, slurm: Slurm, run: Run, seconds: float = 60.0) -> str:
+    """What every process of a running attempt is doing, from every node. Raises Refused when it does not run here."""
     receipt = submit.latest(run.directory)
     if receipt is None or receipt.job_id is None or run.final or run.state == "queued":
         raise Refused(f"stacks needs a running Slurm job: {run.id} is {run.state} on {run.cluster}")
+    _require_here(store, slurm, run)
     from engine.flags import load_run_toml
     from molt_tui.slurm.render import library_root
 

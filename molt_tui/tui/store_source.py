@@ -12,7 +12,7 @@ from typing import Any
 from engine import flags
 from engine.recipes import find_recipe, load
 from molt_tui.sentences import sentence
-from molt_tui.services import control, launch, logs, metrics, recipes, runs
+from molt_tui.services import launch, logs, metrics, recipes, runs, steer
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
 from molt_tui.text import clean, log_line
@@ -156,16 +156,7 @@ class StoreSource:
     @changes
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
         run = runs.get_run(self.store, run_id)
-        label = clean(run.name)
-        if name == "stop":
-            gone = control.stop(run)
-            return f"{label} has stopped" if gone else f"{label} was asked to stop and has not ended yet"
-        if name == "resume" and run.final:
-            return f"{label}: attempt {launch.start_next_attempt(run)} has begun"
-        answer = control.send(run, name, dict(args or {})).wait(10.0)
-        if answer is None:
-            return f"{name} was sent to {label}; it has not answered yet"
-        return clean(f"{label}: {answer.message}" if answer.ok else f"{label} refused to {name}: {answer.message}")
+        return clean(steer.steer(self.store, run, name, args))
 
     def recipes(self) -> Sequence[RecipeCard]:
         return [RecipeCard(r.name, clean(r.title), clean(r.task), clean(r.model), clean(r.hardware),

@@ -1,0 +1,46 @@
+"""What this machine has for a local run, found without importing torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.config import Config
+    from engine.flags import Problem
+
+DEVICES = Path("/dev")
+
+
+def gpu_count(devices: Path = DEVICES, environment: Mapping[str, str] = os.environ) -> int:
+    """NVIDIA GPUs that a process started here would see."""
+    try:
+        present = sum(re.fullmatch(r"nvidia\d+", entry.name) is not None for entry in devices.iterdir())
+    except OSError:
+        return 0
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return present
+    listed = [part.strip() for part in visible.split(",")]
+    end = next((i for i, part in enumerate(listed) if part in ("", "-1", "NoDevFiles")), len(listed))
+    return min(present, end)
+
+
+def has_slurm() -> bool:
+    return shutil.which("sbatch") is not None
+
+
+def misfit(config: Config) -> Problem | None:
+    """Why a local run of this configuration could not start here; None when its GPUs are there."""
+    from engine.flags import Problem
+    from engine.topology import DoesNotFit, check_gpus
+
+    try:
+        check_gpus(gpu_count(), config)
+    except DoesNotFit as error:
+        return Problem("placement.device", str(error))
+    return None

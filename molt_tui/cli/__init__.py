@@ -38,12 +38,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    """Run the command. The most frequent one needs no option parser, which takes longer to start than its answer."""
+    """Run the command. The two most frequent need no option parser, which takes longer to start than their answer."""
     if arguments in (["runs"], ["runs", "--json"]):
         from molt_tui.cli.runs_table import print_runs
 
         print_runs("--json" in arguments)
         return 0
+    if not arguments:
+        from molt_tui.cli.screen import open_screen
+
+        return open_screen()
     from typer import Abort, TyperException
 
     from molt_tui.cli.app import app

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -35,26 +33,9 @@ def screen(
         print(installed("molt-tui"))
         raise typer.Exit(0)
     if context.invoked_subcommand is None:
-        open_screen(theme=theme, ascii=ascii, read_only=read_only)
+        from molt_tui.cli.screen import open_screen
 
-
-def has_terminal() -> bool:
-    """Whether a full-screen program can be shown and operated."""
-    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on stderr
-    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
-
-
-def open_screen(run_id: str | None = None, **options: Any) -> None:
-    """Show the Runs screen, or one run's; raises Refused without a terminal."""
-    from molt_tui.errors import Refused
-
-    if not has_terminal():
-        raise Refused("the screen needs a terminal (TERM is dumb or output is redirected); try `molt-tui runs`")
-    from molt_tui.tui.app import run_app
-
-    code = run_app(run_id, **options)
-    if code:
-        raise typer.Exit(code)
+        raise typer.Exit(open_screen(theme=theme, ascii=ascii, read_only=read_only))
 
 
 from molt_tui.cli import change, look, manage, start  # noqa: E402  (they register their commands on `app`)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from molt_tui.cli.app import Json, Reference, app, has_terminal, open_screen
+from molt_tui.cli.app import Json, Reference, app
+from molt_tui.cli.screen import has_terminal, open_screen
 
 if TYPE_CHECKING:
     from molt_tui.services.launch import Plan
@@ -172,7 +173,8 @@ def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
     from molt_tui.services import launch as service
 
     if screen:
-        open_screen(run_id)
+        if code := open_screen(run_id):
+            raise typer.Exit(code)
     else:
         try:
             for event in service.follow(runs_root / run_id):

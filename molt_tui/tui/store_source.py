@@ -1,4 +1,7 @@
-"""`Source` over the services: one database connection per thread, small caches for what does not change."""
+"""`Source` over the services: one database connection per thread, small caches for what does not change.
+
+What needs the configuration tree is imported on use: it takes as long as all the rest of the app's first paint.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine import flags
-from engine.recipes import find_recipe, load
 from molt_tui.sentences import sentence
-from molt_tui.services import launch, logs, metrics, recipes, runs, steer
+from molt_tui.services import logs, metrics, runs
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
 from molt_tui.text import clean, log_line
@@ -126,6 +127,8 @@ class StoreSource:
 
     def _config(self, run: runs.Run) -> dict[str, Any]:
         """The run's resolved configuration, flat; it never changes once written."""
+        from engine import flags
+
         if run.id not in self._configs:
             try:
                 self._configs[run.id] = dict(flags.flatten(flags.load_run_toml(run.directory.run_toml)))
@@ -155,14 +158,21 @@ class StoreSource:
 
     @changes
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
+        from molt_tui.services import steer
+
         run = runs.get_run(self.store, run_id)
         return clean(steer.steer(self.store, run, name, args))
 
     def recipes(self) -> Sequence[RecipeCard]:
+        from molt_tui.services import recipes
+
         return [RecipeCard(r.name, clean(r.title), clean(r.task), clean(r.model), clean(r.hardware),
                            clean(r.problems[0]) if r.problems else "") for r in recipes.list_recipes(check=True)]  # fmt: skip
 
     def form(self, recipe: str, changes: Mapping[str, str]) -> Form:
+        from engine import flags
+        from engine.recipes import find_recipe, load
+
         found, _ = find_recipe(recipe)
         base = dict(flags.flatten(flags.resolve(found.raw if found else {}, {})[0]))
         _, _, problems = load(recipe, _as_flags(changes))
@@ -178,6 +188,8 @@ class StoreSource:
 
     @changes
     def launch(self, recipe: str, changes: Mapping[str, str], name: str, group: str) -> str:
+        from molt_tui.services import launch
+
         plan = launch.make_plan(self.home, recipe, _as_flags(changes), name=name or None, group=group or None)
         return launch.launch(plan)[0]
 

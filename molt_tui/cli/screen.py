@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -19,6 +20,7 @@ def open_screen(run_id: str | None = None, **options: Any) -> int:
     """Show the Runs screen, or one run's, until the user leaves; returns the exit code. Raises Refused without a terminal."""
     if not has_terminal():
         raise Refused("the screen needs a terminal (TERM is dumb or output is redirected); try `molt-tui runs`")
+    gc.disable()  # nothing to collect while modules load; the app turns it on after its first paint
     from molt_tui.tui.app import run_app
 
     return run_app(run_id, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,20 +18,16 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from molt_tui.store.home import find_home
-from molt_tui.tui import keymap, preferences, terminal
+from molt_tui.store.home import Home, find_home
+from molt_tui.tui import preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
 from molt_tui.tui.cost import CountingDriver, Reading, in_words
 from molt_tui.tui.plain import AsciiOnly, wants_ascii
 from molt_tui.tui.preferences import Preferences
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import MIN_HEIGHT, MIN_WIDTH, TooSmall
-from molt_tui.tui.screens.help import HelpScreen
-from molt_tui.tui.screens.launch import LaunchScreen
-from molt_tui.tui.screens.run import RunScreen
 from molt_tui.tui.screens.runs import RunsScreen
-from molt_tui.tui.source import RunLine, Source
-from molt_tui.tui.store_source import StoreSource
+from molt_tui.tui.source import OpenedLater, RunLine, Source
 from molt_tui.tui.themes import THEMES, full_name
 
 
@@ -43,16 +40,24 @@ def run_app(run_id: str | None = None, *, theme: str | None = None, ascii: bool 
     home = find_home().create()
     chosen = preferences.load(home.path / preferences.FILE).with_options(theme=theme, ascii=ascii, read_only=read_only)
     if chosen.keys:
+        from molt_tui.tui import keymap
+
         preferences.check_keys(chosen.keys, {key.id: key.keys for key in keymap.all_keys()})
     logging.basicConfig(filename=home.logs / "tui.log", level=logging.WARNING)
     terminal.leave_when_gone(sys.stdin.fileno())
-    source = StoreSource(home, read_only=chosen.read_only)
+    source = OpenedLater(partial(_open_store, home, chosen.read_only))
     app = MoltApp(source, chosen, interval_s=chosen.refresh_s or terminal.refresh_interval(), open_run=run_id,
                   ansi=terminal.no_color(), keep_theme=partial(preferences.keep_theme, home.path / preferences.FILE))  # fmt: skip
     words = app.run()
     if words:
         print(words)
     return app.return_code or 0
+
+
+def _open_store(home: Home, read_only: bool) -> Source:
+    from molt_tui.tui.store_source import StoreSource
+
+    return StoreSource(home, read_only=read_only)
 
 
 def farewell(lines: Sequence[RunLine]) -> str:
@@ -128,13 +133,21 @@ class MoltApp(App[str]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._ascii]
 
+    def get_default_screen(self) -> Screen:
+        return RunsScreen()
+
     def on_mount(self) -> None:
         if self._keep_theme is not None:
             keep = self._keep_theme
             self.theme_changed_signal.subscribe(self, lambda theme: keep(theme.name))
-        self.push_screen(RunsScreen())
         if self._first_run is not None:
             self.open_run(self._first_run)
+        self.call_after_refresh(self._painted)
+
+    def _painted(self) -> None:
+        """What would hold up the first paint: watching the runs, and collecting garbage (what the start made stays)."""
+        gc.freeze()
+        gc.enable()
         self.background.start()
 
     def on_unmount(self) -> None:
@@ -172,21 +185,25 @@ class MoltApp(App[str]):
         return ()
 
     def open_run(self, run_id: str) -> None:
+        from molt_tui.tui.screens.run import RunScreen
+
         self.push_screen(RunScreen(run_id))
 
     def open_launch(self) -> None:
+        from molt_tui.tui.screens.launch import LaunchScreen
+
         self.push_screen(LaunchScreen())
 
     def opened_launch(self, run_id: str) -> None:
         """A run was started: its dashboard replaces the launch screens."""
-        while len(self.screen_stack) > 2:
+        while len(self.screen_stack) > 1:
             self.pop_screen()
         self.background.ingest_now()
         self.open_run(run_id)
 
     def go_back(self) -> None:
         """To the screen before; the first one stays."""
-        if len(self.screen_stack) > 2:
+        if len(self.screen_stack) > 1:
             self.pop_screen()
 
     def control(self, run: RunLine, name: str) -> None:
@@ -202,6 +219,8 @@ class MoltApp(App[str]):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_help(self) -> None:
+        from molt_tui.tui.screens.help import HelpScreen
+
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen.for_screen(self.screen))
 
@@ -217,7 +236,7 @@ class MoltApp(App[str]):
         self.notify(in_words(self.started, Reading.now(), self.background.interval_s), timeout=15, markup=False)
 
     def _go_home(self) -> None:
-        while len(self.screen_stack) > 2:
+        while len(self.screen_stack) > 1:
             self.pop_screen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:

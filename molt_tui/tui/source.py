@@ -3,12 +3,14 @@ a scripted one in the tests. Every method may block and is called off the UI thr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
 
-from molt_tui.tui.view import RunView
-from molt_tui.verdict import Verdict
+if TYPE_CHECKING:
+    from molt_tui.tui.view import RunView
+    from molt_tui.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -94,3 +96,17 @@ class Source(Protocol):
     def launch(self, recipe: str, changes: Mapping[str, str], name: str, group: str) -> str:
         """Start a run; returns its id."""
         ...
+
+
+class OpenedLater:
+    """A source that is opened by the first question, which is asked off the UI thread: the first paint does not wait for it."""
+
+    def __init__(self, open_it: Callable[[], Source]) -> None:
+        self._open, self._lock = open_it, Lock()
+        self._source: Source | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if self._source is None:
+                self._source = self._open()
+        return getattr(self._source, name)

@@ -105,7 +105,7 @@ async def test_the_question_keeps_its_run_when_the_list_moves(open_app):
     async with open_app() as driver:
         await driver.press("x")
         driver.source.lines = [r for r in RUNS if r.id != RUNS[0].id]
-        driver.app.screen_stack[1].look()
+        driver.app.screen_stack[0].look()
         await driver.settle()
         await driver.press("y")
         assert driver.source.calls == [("stop", RUNS[0].id)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,8 @@ class Store:
             try:
                 yield self.connection
             except BaseException:
-                self.connection.execute("ROLLBACK")
+                if self.connection.in_transaction:  # a full disk has rolled it back already
+                    self.connection.execute("ROLLBACK")
                 raise
             self.connection.execute("COMMIT")
 
@@ -76,12 +78,24 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     else:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         mode = journal_mode(path)
-        connection.execute(f"PRAGMA journal_mode = {mode}")
+        _set_journal(connection, mode)
         connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA mmap_size = 0")  # a truncated map on a shared file system would end the process
     connection.execute("PRAGMA cache_size = -65536")
     return connection
+
+
+def _set_journal(connection: sqlite3.Connection, mode: str) -> None:
+    """Change the journal mode if it differs. SQLite does not wait for another process here, so this does."""
+    late = time.monotonic() + BUSY_SECONDS
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != mode:
+        try:
+            connection.execute(f"PRAGMA journal_mode = {mode}")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > late:
+                raise
+            time.sleep(0.02)
 
 
 def open_store(home: Home) -> Store:

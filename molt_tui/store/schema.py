@@ -141,6 +141,7 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
         migrations.apply(db)
         connection.execute(f"PRAGMA user_version = {version}")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")

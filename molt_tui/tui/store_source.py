@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from molt_tui.sentences import sentence
@@ -47,10 +48,14 @@ class StoreSource:
 
     @property
     def store(self) -> Store:
-        """This thread's connection."""
+        """This thread's connection; opened again when the file was deleted or rebuilt underneath it."""
         found = getattr(self._local, "store", None)
-        if found is None:
+        if found is None or self._local.file != _identity(self.home.database):
+            if found is not None:
+                found.close()
+            self._local.store = None
             found = self._local.store = open_store(self.home)
+            self._local.file = _identity(self.home.database)
         return found
 
     def ingest(self) -> None:
@@ -192,6 +197,15 @@ class StoreSource:
 
         plan = launch.make_plan(self.home, recipe, _as_flags(changes), name=name or None, group=group or None)
         return launch.launch(plan)[0]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file this name stands for now; None when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _said(run: runs.Run, seen: runs.Observed, now: float) -> float | None:

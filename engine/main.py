@@ -18,7 +18,7 @@ from engine.commands import Inbox, LiveKnobs
 from engine.config import Config
 from engine.controller import Controller, Position, Stopped
 from engine.data import load_eval_sets, load_prompts
-from engine.errors import one_line
+from engine.errors import name_and_message, one_line
 from engine.evaluate import Evaluator
 from engine.flags import load_run_toml
 from engine.placement import Cluster
@@ -164,7 +164,8 @@ async def _run(attempt: Attempt) -> int:
     except asyncio.CancelledError:
         return _ended(attempt, "cancelled", "stopped before training began", EXIT_STOPPED)
     except Exception as error:
-        attempt.events.emit(FaultEvent, what=type(error).__name__, detail=one_line(error), fatal=True)
+        kind, said = name_and_message(error)
+        attempt.events.emit(FaultEvent, what=kind, detail=said, fatal=True)
         if not isinstance(error, (RunFailed, PublishError)):
             import traceback
 

@@ -181,6 +181,7 @@ class Status(Record):
     host: str = ""
     pid: int | None = None
     last_error: str | None = None
+    time_left_s: float | None = None
     t: float = 0.0
 
 

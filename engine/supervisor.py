@@ -319,7 +319,7 @@ class Supervisor:
         self.beat += 1
         status = {"protocol": PROTOCOL, "run": self.run_id, "attempt": self.number, "beat": self.beat, **merged,
                   "job_id": os.environ.get("SLURM_JOB_ID"), "host": os.uname().nodename, "pid": os.getpid(),
-                  "t": time.time()}  # fmt: skip
+                  "time_left_s": _time_left(), "t": time.time()}  # fmt: skip
         with self._surviving_a_full_disk():
             write_atomic(self.run.status, encode_line({k: v for k, v in status.items() if v is not None}))
         self._written, self._beat_at = merged, time.monotonic()
@@ -347,6 +347,12 @@ class Supervisor:
     def _keep_traceback(self) -> None:
         with contextlib.suppress(OSError):
             (self.run.attempt(self.number) / "logs" / "supervisor.log").write_text(traceback.format_exc())
+
+
+def _time_left() -> float | None:
+    """Seconds until the job's time limit, as Slurm told the job; None outside of one."""
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    return float(end) - time.time() if end.isdigit() else None
 
 
 def _short_scratch() -> str:

@@ -41,10 +41,11 @@ def start_supervisor(python: str, run: Path) -> subprocess.Popen[bytes]:
     return _start_detached(supervisor_command(python, run), run, SUPERVISOR_LOG)
 
 
-def start_player(run: Path, scenario: str, speed: float | None) -> subprocess.Popen[bytes]:
-    """Start playing a scenario into a run directory. Raises MoltError."""
+def start_player(run: Path, scenario: str, options: Mapping[str, float | None]) -> subprocess.Popen[bytes]:
+    """Start playing a scenario into a run directory; options without a value are left out. Raises MoltError."""
     command = [sys.executable, "-m", "molt_tui.scenarios.player", scenario, str(run)]
-    return _start_detached([*command, *([] if speed is None else ["--speed", str(speed)])], run, PLAYER_LOG)
+    command += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return _start_detached(command, run, PLAYER_LOG)
 
 
 def _start_detached(command: list[str], run: Path, log_name: str) -> subprocess.Popen[bytes]:

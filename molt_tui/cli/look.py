@@ -27,18 +27,20 @@ def show(run: Reference, as_json: Json = False) -> None:
     from molt_tui.cli import output
     from molt_tui.cli.runs_table import progress
     from molt_tui.cli.session import fresh_run
+    from molt_tui.services import health, runs
     from molt_tui.services import metrics as service
-    from molt_tui.services import runs
+    from molt_tui.text import clean
 
     with fresh_run(run) as (store, found):
-        newest = service.latest(store, found)
+        newest, verdicts = service.latest(store, found), health.findings(store, found)
         attempts, notes = runs.attempts(store, found), runs.notes(store, found)
         events = service.events(store, found, last=12)
     if as_json:
         latest = {k: {"step": p.step, "attempt": p.attempt, "value": to_wire(p.value)} for k, p in sorted(newest.items())}
         output.emit_json({**runs.as_json(found), "detail": found.detail, "path": str(found.path), "attempt_list": attempts,
                           "max_steps": found.max_steps, "last_checkpoint": found.last_checkpoint, "notes": notes,
-                          "last_error": found.last_error, "metrics": latest, "events": events})  # fmt: skip
+                          "last_error": found.last_error, "verdict": verdicts[0].text if verdicts else found.state,
+                          "alerts": health.as_json(verdicts), "metrics": latest, "events": events})  # fmt: skip
         return
     output.pairs(
         [("id", found.id), ("name", found.name), ("state", found.state), ("detail", found.detail), ("group", found.group),
@@ -47,6 +49,8 @@ def show(run: Reference, as_json: Json = False) -> None:
          ("created", output.clock(found.created)), ("updated", output.clock(found.updated)), ("job", found.job_id),
          ("cluster", found.cluster), ("tags", " ".join(found.tags)), ("directory", found.path)]
     )  # fmt: skip
+    for verdict in (v for i, v in enumerate(verdicts) if i == 0 or v.alarming):
+        print(f"{verdict.level:<8}  {clean(verdict.text)}" + (f"\n{'':<10}{clean(verdict.action)}" if verdict.action else ""))
     print()
     output.table(("ATTEMPT", "END", "STEP", "RESUMABLE", "DETAIL"),
                  [(a["attempt"], a["reason"] or "-", a["step"], {1: "yes", 0: "no"}.get(a["resumable"]), a["detail"])

@@ -17,6 +17,7 @@ recipes = typer.Typer(help="The recipes that come with molt-tui, and your own by
                       no_args_is_help=True)  # fmt: skip
 app.add_typer(recipes, name="recipes")
 
+HOLD_S = 3.0  # how long a recorded run without an end goes on where nobody looks at it
 DOTTED = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -203,8 +204,13 @@ def demo(
     headless: Annotated[bool, typer.Option("--headless", help="print progress instead of the dashboard")] = False,
     scenario: Annotated[str | None, typer.Option("--scenario", help="play a recorded run; needs no engine")] = None,
     speed: Annotated[float | None, typer.Option("--speed", help="of a recorded run: 1 is real time; it lasts a minute")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="say which recorded runs there are and what each shows")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a tiny model, or play a recorded run. The demo recipe takes a few minutes and needs no GPU."""
+    if list_them:
+        _list_scenarios(as_json)
+        return
     from molt_tui.cli import output
     from molt_tui.errors import Refused
     from molt_tui.services import launch as service
@@ -216,7 +222,8 @@ def demo(
 
         if context.args:
             raise Refused("a recorded run takes no settings")
-        run_id = player.start(home.create(), scenario, speed)
+        screen = has_terminal() and not headless
+        run_id = player.start(home.create(), scenario, speed, hold_s=None if screen else HOLD_S)
     elif speed is not None:
         raise Refused("--speed is for recorded runs: add --scenario NAME")
     else:
@@ -225,6 +232,18 @@ def demo(
         run_id = service.launch(plan, say=output.say)[0]
     print(run_id, flush=True)
     _watch(run_id, home.runs_root, screen=has_terminal() and not headless)
+
+
+def _list_scenarios(as_json: bool) -> None:
+    from molt_tui.cli import output
+    from molt_tui.scenarios.archive import load, names
+
+    found = [load(name) for name in names()]
+    if as_json:
+        output.emit_json([{"name": s.name, "title": s.title, "about": s.about, "verdict": s.verdict} for s in found])
+        return
+    output.table(("SCENARIO", "VERDICT", "WHAT IT SHOWS"), [(s.name, s.verdict, f"{s.title}. {s.about}") for s in found])
+    output.say("play one with `molt-tui demo --scenario NAME`")
 
 
 @recipes.command(name="list")

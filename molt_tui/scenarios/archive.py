@@ -1,6 +1,7 @@
 """The file of a scenario: a run directory, compressed, with scenario.json beside it.
 
-    scenario.json           title, about, verdict (the rule that the recording must show; see molt_tui/verdict.py)
+    scenario.json           title, about, verdict (the rule that its end shows while it is alive; see molt_tui/verdict.py),
+                            ending, onset (the step at which it begins), time_left_s (of a job, at the start)
     run/run.toml, agent/, meta.json, rollouts/, attempts/<n>/{events,supervisor,logs}/, attempts/<n>/exit.json
 
 Events keep their original times. Notes, control and checkpoints are left out.
@@ -22,6 +23,8 @@ FOLDER = Path(__file__).parent
 SUFFIX = ".tar.gz"
 STREAMS = ("events", "supervisor")
 Action = Literal["events", "supervisor", "rollouts", "log", "exit"]
+# exit: as recorded. live: it goes on as it was. silent: its beat stops. lost: its process dies without a word.
+Ending = Literal["exit", "live", "silent", "lost"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Scenario:
     title: str
     about: str
     verdict: str
+    ending: Ending
+    onset: int | None
+    time_left_s: float | None
     meta: dict[str, Any]
     files: dict[str, bytes] = field(repr=False)
     items: list[Item] = field(repr=False)
@@ -84,7 +90,10 @@ def parse(name: str, data: bytes) -> Scenario:
     about = json.loads(members["scenario.json"])
     run = {key.removeprefix("run/"): value for key, value in members.items() if key.startswith("run/")}
     files = {key: value for key, value in run.items() if key == "run.toml" or key.startswith("agent/")}
-    return Scenario(name, about["title"], about["about"], about["verdict"], json.loads(run["meta.json"]), files, timeline(run))
+    return Scenario(
+        name, about["title"], about["about"], about["verdict"], about.get("ending", "exit"), about.get("onset"),
+        about.get("time_left_s"), json.loads(run["meta.json"]), files, timeline(run),
+    )  # fmt: skip
 
 
 def timeline(run: dict[str, bytes]) -> list[Item]:

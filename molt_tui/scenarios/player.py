@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from engine.wire import PROTOCOL, LogWriter, RunDir, encode_line, write_atomic
 from molt_tui.errors import MoltError
 from molt_tui.scenarios.archive import Item, Scenario, load
 
-BEAT_S, TICK_S = 1.0, 0.1
+BEAT_S, TICK_S, HOLD_S = 1.0, 0.1, 600.0
 TARGET_S = 60.0
 HEAD = {"protocol", "run", "attempt", "seq", "t", "kind", "step", "version"}
 ANSWERS = {"pause": "paused", "resume": "resumed", "checkpoint": "recorded run: nothing to save", "set": "recorded run: noted",
@@ -53,8 +54,8 @@ def prepare(scenario: Scenario, runs_root: Path, run_id: str, *, now: float, com
 class Player:
     """One playing. `speed` is recorded seconds per real second."""
 
-    def __init__(self, scenario: Scenario, run: RunDir, speed: float) -> None:
-        self.scenario, self.run, self.speed = scenario, run, speed
+    def __init__(self, scenario: Scenario, run: RunDir, speed: float, clock: Callable[[], float] = time.time) -> None:
+        self.scenario, self.run, self.speed, self.clock = scenario, run, speed, clock
         self.run_id = run.path.name
         self.writers: dict[str, LogWriter] = {}
         self.attempts: dict[int, int] = {}
@@ -66,8 +67,11 @@ class Player:
         self.paused = False
         self.stop: str | None = None
 
-    def play(self) -> int:
-        """Play to the end or until a stop; returns the exit code of the process."""
+    def play(self, hold_s: float = HOLD_S) -> int:
+        """Play to the end or until a stop; returns the exit code of the process.
+
+        A recording that does not end with an exit goes on as it was at its end, for at most `hold_s` seconds.
+        """
         waiting = list(reversed(self.scenario.items))
         before = time.monotonic()
         while waiting and self.stop is None:
@@ -80,10 +84,25 @@ class Player:
             self.write_status()
             if waiting:
                 time.sleep(TICK_S)
+        if self.scenario.ending != "exit" and self.stop is None:
+            self.hold(hold_s)
+        if self.scenario.ending == "lost" and self.stop is None:
+            return 1
         if self.stop is not None:
             self.finish(self.stop)
         self.write_status(force=True)
         return 0
+
+    def hold(self, seconds: float) -> None:
+        """What a run does after its recording: beat on, or hang in silence; a stop ends it, as does the end of the time."""
+        until = time.monotonic() + (0.0 if self.scenario.ending == "lost" else seconds)
+        while time.monotonic() < until and self.stop is None:
+            if self.scenario.ending == "live":
+                self.obey()
+                self.write_status()
+            time.sleep(TICK_S)
+        if self.stop is None and self.scenario.ending != "lost":
+            self.stop = "the recording is over"
 
     def apply(self, item: Item) -> None:
         """One thing happens."""
@@ -115,6 +134,8 @@ class Player:
             self.status |= {"phase": record.get("phase"), "detail": record.get("detail", "")}
         if record["kind"] in ("metrics", "sync"):
             self.status |= {key: record[key] for key in ("step", "version") if record.get(key) is not None}
+        if record["kind"] == "fault" and record.get("fatal"):
+            self.status["last_error"] = record.get("detail")
         if record["kind"] == "checkpoint":
             self.status["last_checkpoint"] = record.get("step")
 
@@ -154,8 +175,11 @@ class Player:
             return
         self.beat_at = now
         self.beat += 1
-        record = {"protocol": PROTOCOL, "run": self.run_id, "attempt": self.attempt, "beat": self.beat, "detail": "",
-                  "max_steps": self.scenario.max_steps, "host": socket.gethostname(), "pid": os.getpid(), "t": time.time(),
+        left = self.scenario.time_left_s
+        played_s = min(self.played_s, self.scenario.duration_s)
+        limit = {} if left is None else {"time_left_s": max(0.0, left - played_s)}
+        record = {"protocol": PROTOCOL, "run": self.run_id, "attempt": self.attempt, "beat": self.beat, "detail": "", **limit,
+                  "max_steps": self.scenario.max_steps, "host": socket.gethostname(), "pid": os.getpid(), "t": self.clock(),
                   **self.status}  # fmt: skip
         write_atomic(self.run.status, encode_line(record))
 
@@ -165,6 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("scenario")
     parser.add_argument("rundir", type=Path)
     parser.add_argument("--speed", type=float, help="recorded seconds per second; default: it lasts a minute")
+    parser.add_argument("--hold", type=float, default=HOLD_S, help="seconds that a live recording goes on after its end")
     options = parser.parse_args(arguments)
     scenario = load(options.scenario)
     player = Player(scenario, RunDir(options.rundir), options.speed or default_speed(scenario))
@@ -175,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, asked)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return player.play()
+    return player.play(options.hold)
 
 
 if __name__ == "__main__":

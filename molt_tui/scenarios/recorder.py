@@ -13,8 +13,9 @@ import re
 import socket
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from engine.wire import RunDir
 from molt_tui.errors import MoltError, NotFound
@@ -34,12 +35,17 @@ def record(path: Path, title: str, about: str, verdict: str, rollout_bytes: int 
         raise NotFound(f"{path} is not a run directory with an attempt")
     if not (run.attempt(run.attempt_numbers()[-1]) / "exit.json").is_file():
         raise MoltError(f"{path.name} is still running; record it when it is over")
+    content = ((name, data if name.endswith(".gz") else anonymous(data, run)) for name, data in _content(run, rollout_bytes))
+    return pack({"title": title, "about": about, "verdict": verdict}, content)
+
+
+def pack(head: dict[str, Any], content: Iterable[tuple[str, bytes]]) -> bytes:
+    """The bytes of a scenario: `head` is its scenario.json, `content` the files of the run directory."""
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        head = {"title": title, "about": about, "verdict": verdict}
         _add(archive, "scenario.json", json.dumps(head, indent=1).encode())
-        for name, data in _content(run, rollout_bytes):
-            _add(archive, f"run/{name}", data if name.endswith(".gz") else anonymous(data, run))
+        for name, data in content:
+            _add(archive, f"run/{name}", data)
     return buffer.getvalue()
 
 

@@ -15,10 +15,11 @@ from molt_tui.store.home import Home
 START_S = 20.0
 
 
-def start(home: Home, scenario: str, speed: float | None = None) -> str:
+def start(home: Home, scenario: str, speed: float | None = None, *, hold_s: float | None = None) -> str:
     """Play a scenario (shipped name or file) into a fresh run directory; returns its run id once it has begun.
 
-    `speed`: recorded seconds per second; None lets it last about a minute. Raises NotFound, Refused, MoltError.
+    `speed`: recorded seconds per second; None lets it last about a minute. `hold_s`: how long a recording without an end goes
+    on after it; None: ten minutes. Raises NotFound, Refused, MoltError.
     """
     from engine.rundir import new_run_id
 
@@ -29,7 +30,7 @@ def start(home: Home, scenario: str, speed: float | None = None) -> str:
     command = ["molt-tui", "demo", "--scenario", found.name]
     run = prepare(found, home.runs_root, run_id, now=time.time(), command=command)
     source = str(Path(scenario).resolve()) if Path(scenario).is_file() else scenario
-    process = spawn.start_player(run.path, source, speed)
+    process = spawn.start_player(run.path, source, {"speed": speed, "hold": hold_s})
     deadline = time.monotonic() + START_S
     while not run.attempt_numbers():
         if process.poll() is not None or time.monotonic() > deadline:

@@ -28,27 +28,40 @@ def keys(store: Store, run: Run) -> list[str]:
     return [row["name"] for row in store.rows(sql, (run.num,))]
 
 
-def latest(store: Store, run: Run) -> dict[str, Point]:
-    """The newest value of every metric that the run has reported."""
+_ANY_STEP = (1 << 63) - 1
+
+
+def latest(store: Store, run: Run, *, until: int | None = None) -> dict[str, Point]:
+    """The newest value of every metric that the run has reported, or had reported when step `until` was done."""
     sql = (
         "SELECT k.name, m.step, m.attempt, m.t, m.value, m.special, m.json FROM latest_rows m"
         " JOIN keys k ON k.num = m.key_num WHERE m.run_num = ?"
     )
-    return {row["name"]: _point(row) for row in store.rows(sql, (run.num,))}
+    values: tuple[int, ...] = (run.num,)
+    if until is not None:
+        sql = (
+            "SELECT k.name, m.step, m.attempt, m.t, m.value, m.special, m.json FROM latest_rows l"
+            " JOIN keys k ON k.num = l.key_num JOIN metric_rows m ON m.run_num = l.run_num AND m.key_num = l.key_num"
+            " AND (m.step, m.attempt) = (SELECT n.step, n.attempt FROM metric_rows n WHERE n.run_num = l.run_num"
+            " AND n.key_num = l.key_num AND n.step <= ? ORDER BY n.step DESC, n.attempt DESC LIMIT 1) WHERE l.run_num = ?"
+        )
+        values = (until, run.num)
+    return {row["name"]: _point(row) for row in store.rows(sql, values)}
 
 
-def series(store: Store, run: Run, key: str, *, last: int | None = None) -> list[Point]:
-    """The curve of one metric in order of step, one point a step (the newest attempt's); `last` bounds the number of points.
+def series(store: Store, run: Run, key: str, *, last: int | None = None, until: int | None = None) -> list[Point]:
+    """The curve of one metric in order of step, one point a step (the newest attempt's), up to step `until`; `last` bounds
+    the number of points.
 
     Empty when the run has not reported the key.
     """
     sql = (
         "SELECT m.step, m.attempt, m.t, m.value, m.special, m.json FROM metric_rows m WHERE m.run_num = ? AND m.key_num ="
-        " (SELECT num FROM keys WHERE name = ?) ORDER BY m.step DESC, m.attempt DESC LIMIT ?"
+        " (SELECT num FROM keys WHERE name = ?) AND m.step <= ? ORDER BY m.step DESC, m.attempt DESC LIMIT ?"
     )
     bound = -1 if last is None else last + 64
     while True:
-        found = store.rows(sql, (run.num, key, bound))
+        found = store.rows(sql, (run.num, key, _ANY_STEP if until is None else until, bound))
         points: list[Point] = []
         for row in found:
             if not points or points[-1].step != row["step"]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from molt_tui.verdict import percent
+from molt_tui.facts import percent
 
 ABSENT = "not reported"
 

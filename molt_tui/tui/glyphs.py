@@ -9,8 +9,8 @@ from math import isfinite
 SPARK = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 NOT_FINITE = "×"
-MARK = {"good": "✔", "info": "●", "warn": "▲", "bad": "✖"}
-LEVEL_STYLE = {"good": "$text-success", "info": "$text-accent", "warn": "$text-warning", "bad": "$text-error"}
+MARK = {"good": "✔", "info": "●", "warning": "▲", "critical": "✖"}
+LEVEL_STYLE = {"good": "$text-success", "info": "$text-accent", "warning": "$text-warning", "critical": "$text-error"}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from molt_tui.sentences import sentence
-from molt_tui.services import logs, metrics, runs
+from molt_tui.services import health, logs, metrics, runs
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
 from molt_tui.text import clean, log_line
@@ -22,16 +22,12 @@ from molt_tui.tui.read_only import changes
 from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.braille import Point, thin
-from molt_tui.verdict import SMOOTHED, Facts, headline, judge
+from molt_tui.verdict import headline, judge
 
 CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl")
 EVAL_SUFFIXES = ("/exact_frac", "/score_mean")
 TREND_POINTS, EVENTS, LOG_LINES, TREND_RUNS = 40, 200, 500, 300
 SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "note")
-RECENT_STEPS = 8
-
-
-UNSEEN = runs.Observed(None, 0.0)
 
 
 class StoreSource:
@@ -42,9 +38,7 @@ class StoreSource:
         self._local = threading.local()
         self._trends: dict[str, tuple[float, tuple[float, ...]]] = {}
         self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
-        self._recent: dict[str, tuple[float, dict[str, list[float]]]] = {}
-        self._newest: dict[str, tuple[float, dict[str, metrics.Point]]] = {}
-        self._configs: dict[str, dict[str, Any]] = {}
+        self._health = health.HealthReader()
 
     @property
     def store(self) -> Store:
@@ -64,7 +58,7 @@ class StoreSource:
     def runs(self) -> Sequence[RunLine]:
         seen, now = runs.observed(self.store), time.time()
         found = runs.list_runs(self.store)
-        return [self._line(run, seen.get(run.id, UNSEEN), now, with_trend=i < TREND_RUNS) for i, run in enumerate(found)]
+        return [self._line(run, seen.get(run.id, health.UNSEEN), now, with_trend=i < TREND_RUNS) for i, run in enumerate(found)]
 
     def _line(self, run: runs.Run, seen: runs.Observed, now: float, *, with_trend: bool) -> RunLine:
         return RunLine(
@@ -73,32 +67,8 @@ class StoreSource:
             rewards=self._trend(run, seen) if with_trend else (), age_s=_said(run, seen, now),
             created=run.created or 0.0, group=clean(run.group) if run.group else None, tags=tuple(clean(t) for t in run.tags),
             recipe=clean(run.recipe or ""), job_id=clean(run.job_id) if run.job_id else None, host=clean(run.host or ""),
-            verdict=None if run.final else headline(self._facts(run, seen, now)),
+            verdict=None if run.final else headline(self._health.facts(self.store, run, seen, now)),
         )  # fmt: skip
-
-    def _facts(self, run: runs.Run, seen: runs.Observed, now: float) -> Facts:
-        """What the verdict rules look at. A beat that was never seen to move is not old, it is unknown."""
-        newest = self._latest(run, seen)
-        values = {key: clean(p.value) if isinstance(p.value, str) else p.value for key, p in newest.items()}
-        age = None if seen.beat is None else max(0.0, now - seen.beat)
-        return Facts(clean(run.state), clean(run.detail or run.last_error or ""), run.step, run.max_steps, age, values,
-                     {key: p.step for key, p in newest.items()}, self._smoothed(run, seen))  # fmt: skip
-
-    def _latest(self, run: runs.Run, seen: runs.Observed) -> dict[str, metrics.Point]:
-        """The newest metrics, read again only after new events."""
-        known = self._newest.get(run.id)
-        if known is None or known[0] != seen.mark:
-            known = self._newest[run.id] = (seen.mark, metrics.latest(self.store, run))
-        return known[1]
-
-    def _smoothed(self, run: runs.Run, seen: runs.Observed) -> dict[str, list[float]]:
-        """The last few values of what the verdict averages, read again only after new events."""
-        known = self._recent.get(run.id)
-        if known is None or known[0] != seen.mark:
-            found = {key: metrics.series(self.store, run, key, last=RECENT_STEPS) for key in SMOOTHED}
-            values = {key: [p.value for p in points if isinstance(p.value, float)] for key, points in found.items()}
-            known = self._recent[run.id] = (seen.mark, values)
-        return known[1]
 
     def _trend(self, run: runs.Run, seen: runs.Observed) -> tuple[float, ...]:
         """The last rewards, read again only after new events."""
@@ -110,13 +80,13 @@ class StoreSource:
 
     def run(self, run_id: str, points: int) -> RunView:
         run = runs.get_run(self.store, run_id)
-        seen, now = runs.observed(self.store, run).get(run.id, UNSEEN), time.time()
-        facts, newest = self._facts(run, seen, now), self._latest(run, seen)
+        seen, now = runs.observed(self.store, run).get(run.id, health.UNSEEN), time.time()
+        facts, newest = self._health.facts(self.store, run, seen, now), self._health.newest(self.store, run, seen)
         evals = tuple(key for key in newest if key.startswith("eval/") and key.endswith(EVAL_SUFFIXES))
         curves = {key: self._curve(run, key, newest[key], points) for key in (*CURVES, *evals) if key in newest}
         return RunView(
             run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=run.version, attempt=run.attempt,
-            age_s=_said(run, seen, now), config=self._config(run), curves=curves, events=self._events(run, evals),
+            age_s=_said(run, seen, now), config=facts.config, curves=curves, events=self._events(run, evals),
             log=self._log(run),
         )  # fmt: skip
 
@@ -129,17 +99,6 @@ class StoreSource:
             whole = [(float(p.step), p.value) for p in found if isinstance(p.value, float)]
             known = self._curves[place] = (mark, thin(whole, points))
         return known[1]
-
-    def _config(self, run: runs.Run) -> dict[str, Any]:
-        """The run's resolved configuration, flat; it never changes once written."""
-        from engine import flags
-
-        if run.id not in self._configs:
-            try:
-                self._configs[run.id] = dict(flags.flatten(flags.load_run_toml(run.directory.run_toml)))
-            except (OSError, ValueError):
-                return {}
-        return self._configs[run.id]
 
     def _events(self, run: runs.Run, evals: Sequence[str]) -> tuple[EventLine, ...]:
         """Events in words and, between them, what evaluations found."""

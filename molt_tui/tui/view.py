@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from molt_tui.facts import Facts
 from molt_tui.tui.widgets.braille import Point
-from molt_tui.verdict import Facts, Verdict
+from molt_tui.verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from molt_tui.facts import Facts
 from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
 from molt_tui.tui.view import EventLine, RunView
-from molt_tui.verdict import Facts, Verdict, judge
+from molt_tui.verdict import Verdict, judge
 
 T0 = 1_800_000_000.0
 
@@ -15,7 +16,7 @@ RUNS = (
     RunLine("20270115-0812-sums-moe-a1f3", "sums-moe", "running", step=142, max_steps=400, version=142, attempts=1,
             reward=0.53, rewards=tuple(0.1 + 0.005 * i for i in range(40)), age_s=1, created=T0, group="sums",
             tags=("moe", "r3"), recipe="demo", host="node-a",
-            verdict=Verdict("generation-bound", "warn", "generation-bound: trainer idle 62 %, queue 0 of 16")),
+            verdict=Verdict("generation-bound", "warning", "generation-bound: trainer idle 62 %, queue 0 of 16")),
     RunLine("20270115-0610-sums-dense-77c0", "sums-dense", "completed", step=400, max_steps=400, version=400, attempts=1,
             reward=0.91, rewards=tuple(math.tanh(i / 12) for i in range(40)), age_s=7200, created=T0 - 9000, group="sums",
             recipe="demo", host="node-a"),

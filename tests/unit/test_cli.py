@@ -42,7 +42,7 @@ def molt(capsys):
 def test_runs_json_has_exactly_the_promised_fields(molt, golden):
     code, out, err = molt("runs", "--json")
     (run,) = json.loads(out)
-    assert code == 0 and err == "" and set(run) == RUN_FIELDS
+    assert code == 0 and err == "" and set(run) == {*RUN_FIELDS, "alerts"} and run["alerts"] == []
     assert (run["id"], run["state"], run["reward"], run["tags"]) == (RUN_ID, "completed", 0.92, ["demo", "keep"])
 
 

@@ -249,3 +249,10 @@ def test_a_family_holds_descendants_that_hide_their_marker(tmp_path):
     finally:
         processes.kill_until_gone(lambda: processes.descendants(child.pid), 5)
         child.wait()
+
+
+def test_the_time_left_is_what_slurm_told_the_job(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 600))
+    assert 598 <= supervisor._time_left() <= 600
+    monkeypatch.delenv("SLURM_JOB_END_TIME")
+    assert supervisor._time_left() is None

@@ -52,7 +52,7 @@ def verdict_lines(verdicts: list[Verdict]) -> Content:
         return Content("")
     first = verdicts[0]
     style = glyphs.LEVEL_STYLE[first.level]
-    more = [v.text for v in verdicts[1:] if v.level in ("bad", "warn")]
+    more = [v.text for v in verdicts[1:] if v.alarming]
     head = Content.assemble((f"{glyphs.MARK[first.level]} {first.text}", f"bold {style}"),
                             (f"   also: {'; '.join(more)}" if more else "", "$text-warning"))  # fmt: skip
     return Content("\n").join([head, Content.styled(f"  {first.action}" if first.action else "", "$quiet")])
@@ -147,9 +147,9 @@ class RunScreen(RunControls, MoltScreen):
             update(head, head_line(self.view, self.app.size.width))
             update(verdict, verdict_lines(list(self.view.verdicts)))
             level = self.view.verdicts[0].level if self.view.verdicts else "info"
-            verdict.set_class(level == "bad", "-bad").set_class(level == "warn", "-warn")
+            verdict.set_class(level == "critical", "-bad").set_class(level == "warning", "-warn")
         if self.error is not None:
-            update(verdict, Content.styled(f"{glyphs.MARK['bad']} not refreshed: {self.error}", "bold $text-error"))
+            update(verdict, Content.styled(f"{glyphs.MARK['critical']} not refreshed: {self.error}", "bold $text-error"))
 
     def action_log(self) -> None:
         log = self.query_one(LogPanel)

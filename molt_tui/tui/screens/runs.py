@@ -39,7 +39,7 @@ def cells(run: RunLine, wide: bool) -> tuple[Cell, ...]:
     labels = ", ".join(x for x in (run.group or "", *run.tags) if x)
     reward = "-" if run.reward is None else format.number(run.reward)
     glyph, style = look.glyph, look.style
-    if run.verdict is not None and run.verdict.level in ("warn", "bad"):
+    if run.verdict is not None and run.verdict.alarming:
         glyph, style = glyphs.MARK[run.verdict.level], glyphs.LEVEL_STYLE[run.verdict.level]
     head = (f"{glyph} {look.word}", style), (run.name, ""), (format.progress(run.step, run.max_steps), "")
     alarm = "bold $text-error" if run.reward is not None and not isfinite(run.reward) else ""

@@ -1,0 +1,132 @@
+"""How a run fares: what the verdict rules look at, read from the database. Shared by the command line and the app."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from molt_tui.facts import EVAL_ENDS, LONG_WINDOW, WINDOWED, Facts, Fault, Sample, finite
+from molt_tui.services import metrics
+from molt_tui.services.runs import Observed, Run, observed
+from molt_tui.store.database import Store
+from molt_tui.store.runs import read_json
+from molt_tui.text import clean
+from molt_tui.verdict import Verdict, judge
+
+FAULTS = 8
+UNSEEN = Observed(None, 0.0)
+T = TypeVar("T")
+
+
+class HealthReader:
+    """Facts of runs; what only new events can change is kept until they come. For one thread."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self._configs: dict[str, Mapping[str, Any]] = {}
+
+    def facts(self, store: Store, run: Run, seen: Observed, now: float, at: int | None = None) -> Facts:
+        """What is known of the run now, or was known when step `at` was the newest one.
+
+        A beat that was never seen to move is not old, it is unknown.
+        """
+        newest = self.newest(store, run, seen, at)
+        values = {key: clean(p.value) if isinstance(p.value, str) else p.value for key, p in newest.items()}
+        known: dict[str, Any] = {
+            "metrics": values, "steps": {key: p.step for key, p in newest.items()}, "max_steps": run.max_steps,
+            "history": self._keep(run, f"history {at}", seen, lambda: history(store, run, newest, at)),
+            "config": self.config(run), "faults": self._keep(run, f"faults {at}", seen, lambda: faults(store, run, at)),
+        }  # fmt: skip
+        if at is not None:
+            return Facts("running", step=at, last_checkpoint=checkpoint_before(store, run, at), **known)
+        beat_age = None if seen.beat is None else max(0.0, now - seen.beat)
+        return Facts(
+            clean(run.state), clean(run.detail or run.last_error or ""), run.step, beat_age_s=beat_age,
+            step_age_s=_step_age(run, newest.get("time/step")), time_left_s=time_left(store, run, now),
+            last_checkpoint=run.last_checkpoint, **known,
+        )  # fmt: skip
+
+    def newest(self, store: Store, run: Run, seen: Observed, at: int | None = None) -> dict[str, metrics.Point]:
+        """The newest value of every metric, up to step `at`."""
+        return self._keep(run, f"newest {at}", seen, lambda: metrics.latest(store, run, until=at))
+
+    def config(self, run: Run) -> Mapping[str, Any]:
+        """The run's resolved configuration, flat; it never changes once written."""
+        if run.id not in self._configs:
+            try:
+                self._configs[run.id] = dict(_flat(tomllib.loads(run.directory.run_toml.read_text())))
+            except (OSError, ValueError):
+                return {}
+        return self._configs[run.id]
+
+    def _keep(self, run: Run, what: str, seen: Observed, read: Callable[[], T]) -> T:
+        """What was read for this run, read again after new events or for another step."""
+        place, mark = (run.id, what.split()[0]), (seen.mark, what)
+        known = self._kept.get(place)
+        if known is None or known[0] != mark:
+            known = self._kept[place] = (mark, read())
+        return known[1]
+
+
+def findings(store: Store, run: Run, reader: HealthReader | None = None) -> list[Verdict]:
+    """Every verdict on a run, most urgent first."""
+    seen = observed(store, run).get(run.id, UNSEEN)
+    return judge((reader or HealthReader()).facts(store, run, seen, time.time()))
+
+
+def as_json(found: list[Verdict]) -> list[dict[str, str]]:
+    """The objects of `alerts` in `runs --json` and `show --json`: what a person should look at."""
+    return [{"rule": v.rule, "level": v.level, "text": v.text, "action": v.action} for v in found if v.alarming]
+
+
+def history(store: Store, run: Run, newest: Mapping[str, Any], at: int | None = None) -> dict[str, list[Sample]]:
+    """The last values of what the rules look back on, oldest first."""
+    evals = {key: LONG_WINDOW for key in newest if key.startswith("eval/") and key.endswith(EVAL_ENDS)}
+    found = {}
+    for key, count in {**WINDOWED, **evals}.items():
+        if key in newest:
+            points = metrics.series(store, run, key, last=count, until=at)
+            found[key] = [(p.step, p.value) for p in points if isinstance(p.value, float)]
+    return found
+
+
+def faults(store: Store, run: Run, at: int | None = None) -> list[Fault]:
+    """The newest faults of the newest attempt, oldest first."""
+    found = [e for e in metrics.events(store, run, kinds=("fault",), last=FAULTS) if e["attempt"] == run.attempt]
+    return [
+        Fault(clean(e["data"].get("what", "fault")), clean(e["data"].get("detail", "")), e["step"], bool(e["data"].get("fatal")))
+        for e in found if at is None or (e["step"] or 0) <= at
+    ]  # fmt: skip
+
+
+def checkpoint_before(store: Store, run: Run, at: int) -> int | None:
+    """The last step up to `at` that was saved."""
+    sql = "SELECT max(step) AS step FROM event_rows WHERE run_num = ? AND kind = 'checkpoint' AND step <= ?"
+    return store.rows(sql, (run.num, at))[0]["step"]
+
+
+def time_left(store: Store, run: Run, now: float) -> float | None:
+    """Seconds until the job's time limit, by Slurm's last answer, else as the supervisor said with its last beat."""
+    if run.state != "running":
+        return None
+    jobs = store.rows("SELECT end FROM slurm_jobs WHERE run_num = ?", (run.num,))
+    if jobs and jobs[0]["end"] is not None:
+        return max(0.0, jobs[0]["end"] - now)
+    return finite((read_json(run.directory.status) or {}).get("time_left_s"))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, clean(value) if isinstance(value, str) else value
+
+
+def _step_age(run: Run, step: metrics.Point | None) -> float | None:
+    """Between the newest step of this attempt and the run's newest word; both times are the run's own."""
+    if step is None or step.attempt != run.attempt or step.t is None or run.updated is None:
+        return None
+    return max(0.0, run.updated - step.t)

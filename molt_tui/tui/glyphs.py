@@ -9,8 +9,10 @@ from math import isfinite
 SPARK = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 NOT_FINITE = "×"
-MARK = {"good": "✔", "info": "●", "warning": "▲", "critical": "✖"}
-LEVEL_STYLE = {"good": "$text-success", "info": "$text-accent", "warning": "$text-warning", "critical": "$text-error"}
+# Levels of a verdict; "warn" and "bad" are those of a finding before a launch.
+MARK = {"good": "✔", "info": "●", "warning": "▲", "critical": "✖", "warn": "▲", "bad": "✖"}
+LEVEL_STYLE = {"good": "$text-success", "info": "$text-accent", "warning": "$text-warning", "critical": "$text-error",
+               "warn": "$text-warning", "bad": "$text-error"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class FormScreen(MoltScreen):
 
     def failed(self, topic: str, error: str) -> None:
         self.starting = False
-        update(self.query_one("#problems", Static), Content.styled(f"{glyphs.MARK['bad']} {error}", "bold $text-error"))
+        update(self.query_one("#problems", Static), Content.styled(f"{glyphs.MARK['critical']} {error}", "bold $text-error"))
 
     def fill(self) -> None:
         if self.form is None:
@@ -168,7 +168,7 @@ class FormScreen(MoltScreen):
         if problems is None:
             problems = self.form.problems if self.form else ()
         if problems:
-            lines = [Content.styled(f"{glyphs.MARK['bad']} {p}", "$text-error") for p in problems[:3]]
+            lines = [Content.styled(f"{glyphs.MARK['critical']} {p}", "$text-error") for p in problems[:3]]
             if len(problems) > 3:
                 lines.append(Content.styled(f"  and {len(problems) - 3} more", "$text-error"))
             content = Content("\n").join(lines)

@@ -118,20 +118,25 @@ def set_advantages(batch: PreparedBatch, measured: dict[int, Measured], config: 
         return
     inputs = advantage_inputs(batch, measured, config)
     advantages_ST = ESTIMATORS[config.algo.advantage.estimator](inputs)
+    rows = by_row(advantages_ST, inputs.mask_ST)
+    # An advantage that all tokens share travels as a number.
+    shared_S = ((advantages_ST == advantages_ST[:, :1]) | ~inputs.mask_ST).all(1)
+    for sample, shared, values in zip(batch.order.samples, shared_S.tolist(), rows, strict=True):
+        sample.advantage = float(values[0]) if shared else values
+    means_S = torch.where(inputs.mask_ST, advantages_ST, 0).sum(1) / inputs.mask_ST.sum(1)
+    batch.advantages += means_S.tolist()
     if inputs.values_ST is not None:
-        set_returns(batch, inputs)
-    for row, sample, advantages_T in zip(batch.rows, batch.order.samples, advantages_ST, strict=True):
-        values = advantages_T[: row.summary.sampled].float().numpy()
-        # An advantage that all tokens share travels as a number.
-        sample.advantage = float(values[0]) if np.all(values == values[0]) else values
-        batch.advantages.append(float(values.mean()))
+        # What the critic learns: its values before the batch, and the returns they should have been.
+        returns_ST = generalized_advantages(inputs) + inputs.values_ST
+        values, returns = by_row(inputs.values_ST, inputs.mask_ST), by_row(returns_ST, inputs.mask_ST)
+        for sample, sample_values, sample_returns in zip(batch.order.samples, values, returns, strict=True):
+            sample.values, sample.returns = sample_values, sample_returns
 
 
-def set_returns(batch: PreparedBatch, inputs: AdvantageInputs) -> None:
-    """What the critic learns: its values before the batch, and the returns they should have been."""
-    returns_ST = generalized_advantages(inputs) + inputs.values_ST
-    for row, sample, values_T, returns_T in zip(batch.rows, batch.order.samples, inputs.values_ST, returns_ST, strict=True):
-        sample.values, sample.returns = (x_T[: row.summary.sampled].float().numpy() for x_T in (values_T, returns_T))
+def by_row(values_ST: torch.Tensor, mask_ST: torch.Tensor) -> list[np.ndarray]:
+    """The values of each row's tokens on the mask: float32, one array per row."""
+    ends = mask_ST.sum(1).cumsum(0)[:-1].numpy()
+    return np.split(values_ST[mask_ST].float().numpy(), ends)
 
 
 def advantage_inputs(batch: PreparedBatch, measured: dict[int, Measured], config: Config) -> AdvantageInputs:

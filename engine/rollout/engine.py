@@ -160,6 +160,9 @@ class VllmEngine(MailboxHost):
             raise ValueError(f"a prompt of {prompt} tokens does not fit: the engine takes 1 to {self._max_len - 1}")
         if not 0 <= request.routed_from <= prompt:
             raise ValueError(f"routed_from {request.routed_from} lies outside the prompt of {prompt} tokens")
+        if sampling.seed is not None and self.spec.device == "cpu":
+            # The core would end at the first prompt that is prefilled in parts: its CPU generator cannot be turned back.
+            raise ValueError("vLLM takes no seed of single requests on CPU: leave it out of sampling_params")
         if sampling.stop and self._llm.tokenizer is None:
             raise ValueError("stop strings need a tokenizer in the model directory")
         return SamplingParams(

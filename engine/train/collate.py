@@ -137,11 +137,11 @@ def replayed_inputs(segment: Segment, border: str) -> np.ndarray:
     After an update the sampler reads the early tokens again with the new weights, but reports their choice only once: what
     the late tokens saw there is unknown, so no replay is exact on both sides of a border.
     """
-    following = np.where(segment.loss_mask, segment.versions, np.iinfo(np.int32).max)[1:]
-    version = np.minimum.accumulate(following[::-1])[::-1]
     sampled = segment.versions[segment.loss_mask]
     if border == "both" or not len(sampled):
-        return np.ones(len(version), bool)
+        return np.ones(max(len(segment) - 1, 0), bool)
+    following = np.where(segment.loss_mask, segment.versions, np.iinfo(np.int32).max)[1:]
+    version = np.minimum.accumulate(following[::-1])[::-1]
     return version <= sampled.min() if border == "old" else version >= sampled.max()
 
 

@@ -223,6 +223,8 @@ async def test_misuse_is_refused_with_what_to_do(moe, dense):
     with pytest.raises(ValueError, match="temperature") as refused:
         await moe.generate([2], temperature=5.0)
     assert type(refused.value) is ValueError
+    with pytest.raises(ValueError, match="no seed of single requests"):
+        await moe.generate([2], seed=1)
     with pytest.raises(ValueError, match="tokenizer"):
         await moe.generate([2], stop=("ab",))
     with pytest.raises(RuntimeError, match="call pause first"):

@@ -5,7 +5,7 @@ PY = $(VENV)/bin/python
 LOCKS = requirements/base.lock requirements/engine-cpu.lock requirements/dev.lock
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test setup light e2e slurm bench lint docs clean
+.PHONY: demo test setup light automodel e2e slurm bench lint docs clean
 
 demo: setup
 	$(VENV)/bin/molt-tui demo
@@ -36,6 +36,11 @@ light:
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install -q --no-deps -r requirements/base.lock
 	$(VENV)/bin/pip install -q --no-deps --no-build-isolation -e . || $(VENV)/bin/pip install -q --no-deps -e .
+
+# The training side on NeMo AutoModel's classes, on CPU; `make test` skips these where AutoModel is not installed.
+automodel: setup
+	$(VENV)/bin/pip install -q --no-deps -r requirements/automodel-cpu.lock
+	$(PY) -m pytest tests/unit/train/test_automodel.py
 
 docs: setup
 	$(PY) -m tests.make_algorithms

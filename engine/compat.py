@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
 import re
@@ -12,28 +11,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from engine import compat_automodel
+from engine.compat_automodel import Choose
 from engine.rollout.transport import EngineDead
 
 
 @dataclass
 class MoeLayer:
-    """One MoE layer of a transformers model.
+    """One MoE layer of a model of transformers or AutoModel.
 
     layer_id  index among all decoder layers, dense ones included
-    router    its forward returns (logits (N, E), weights (N, k), ids (N, k))
-    experts   called as experts(hidden (N, D), ids (N, k), weights (N, k))
-    weigh     weigh(router, logits, ids) -> weights (N, k) float32, as the router computes them for its own choice
+    experts   called with the ids (N, k) of its tokens as positional argument `ids_argument`
+    replace   replace(choose): from now on choose(live ids (N, k)) gives the ids of every forward pass of the router; their
+              weights are computed anew from the live logits
     """
 
     layer_id: int
     router: nn.Module
     experts: nn.Module
-    weigh: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+    top_k: int
+    num_experts: int
+    ids_argument: int
+    replace: Callable[[Choose], None]
 
 
 def _softmax_top_k_weights(router: nn.Module, logits_NE: torch.Tensor, ids_Nk: torch.Tensor) -> torch.Tensor:
@@ -41,42 +46,35 @@ def _softmax_top_k_weights(router: nn.Module, logits_NE: torch.Tensor, ids_Nk: t
     return weights_Nk / weights_Nk.sum(-1, keepdim=True) if router.norm_topk_prob else weights_Nk
 
 
+# Routers of transformers return (logits (N, E), weights (N, k), ids (N, k)); how each weighs its own choice.
 _ROUTERS = {"Qwen3MoeTopKRouter": _softmax_top_k_weights}
 
 
+def _replace_by_hook(router: nn.Module, choose: Choose) -> None:
+    weigh = _ROUTERS[type(router).__name__]
+
+    def hook(_router: nn.Module, _inputs: tuple, output: tuple) -> tuple | None:
+        logits_NE, weights_Nk, live_Nk = output
+        ids_Nk = choose(live_Nk)
+        return None if ids_Nk is live_Nk else (logits_NE, weigh(router, logits_NE, ids_Nk).to(weights_Nk.dtype), ids_Nk)
+
+    router.register_forward_hook(hook)
+
+
 def moe_layers(model: nn.Module) -> list[MoeLayer]:
-    """The MoE layers of a transformers model in layer order; empty for dense models and for routers not known here."""
+    """The MoE layers of a model in layer order; empty for dense models and for routers not known here."""
     layers = []
-    for name, module in model.named_modules():
-        weigh = _ROUTERS.get(type(module).__name__)
+    routers = [(name, module) for name, module in model.named_modules() if type(module).__name__ in _ROUTERS]
+    for name, router in [*routers, *compat_automodel.gates(model)]:
         position = re.search(r"\blayers\.(\d+)\.", name)
-        if weigh and position:
-            experts = model.get_submodule(name.rpartition(".")[0]).experts
-            layers.append(MoeLayer(int(position.group(1)), module, experts, weigh))
+        if position is None:
+            continue
+        of_transformers = type(router).__name__ in _ROUTERS
+        top_k, num_experts = (router.top_k, router.num_experts) if of_transformers else (router.topk, router.n_experts)
+        replace = partial(_replace_by_hook if of_transformers else compat_automodel.replace_choice, router)
+        experts = model.get_submodule(name.rpartition(".")[0]).experts
+        layers.append(MoeLayer(int(position.group(1)), router, experts, top_k, num_experts, 1 if of_transformers else 3, replace))
     return layers
-
-
-def automodel_available() -> tuple[bool, str]:
-    """Whether NeMo AutoModel can build models here, and why not."""
-    if not torch.cuda.is_available():
-        return False, "NeMo AutoModel builds models on CUDA only and this machine has no CUDA device"
-    if importlib.util.find_spec("nemo_automodel") is None:
-        return False, "nemo_automodel is not installed: install the gpu extra"
-    return True, ""
-
-
-def automodel_causal_lm(path: str) -> nn.Module:
-    """A causal LM with fp32 masters in NeMo AutoModel 0.7's own model class, on the current CUDA device, not sharded."""
-    from nemo_automodel import NeMoAutoModelForCausalLM
-    from nemo_automodel.components.models.common.utils import BackendConfig
-
-    backend = BackendConfig(
-        attn="sdpa", linear="torch", rms_norm="torch_fp32", experts="torch_mm", dispatcher="torch", rope_fusion=False,
-        gate_precision="float32",
-    )  # fmt: skip
-    return NeMoAutoModelForCausalLM.from_pretrained(
-        path, torch_dtype=torch.float32, attn_implementation="sdpa", use_liger_kernel=False, backend=backend
-    )
 
 
 # torch.distributed: groups outside the default one, so that a process can be in several worlds

@@ -82,6 +82,9 @@ class FsdpConfig(Section):
     tp_size: PositiveInt = option(1, "ranks that split every matrix of the trainer (CUDA)")
     cp_size: PositiveInt = option(1, "ranks that split every sequence (CUDA)")
     ep_size: PositiveInt = option(1, "ranks that share the experts of a MoE model (CUDA)")
+    attn_implementation: Literal["sdpa", "eager", "te"] = option(
+        "sdpa", "attention of the trainer; te: Transformer Engine (CUDA)"
+    )
     offload: Literal["none", "optimizer", "full"] = option(
         "none", "what lives in host memory: Adam's state, or weights too (CUDA)"
     )

@@ -127,14 +127,12 @@ class Trainer:
         self._use_machine(spec)
         self.device = torch.device(spec.device)
         _join_ranks(spec)
-        mesh = init_device_mesh(self.device.type, (spec.world,))
-        causal_lm = load_causal_lm(spec.model_path, self.device)
+        mesh = init_device_mesh(self.device.type, (spec.world,), mesh_dim_names=("dp",))
+        options = ModelOptions.of(self.config, spec.device)
+        causal_lm = load_causal_lm(spec.model_path, mesh, options)
         self.model_config = causal_lm.config
         self.routing, self.routing_shape = self._attach_routing(causal_lm)
         parameters = sum(p.numel() for p in causal_lm.parameters())
-        options = ModelOptions(
-            self.config.fsdp.param_dtype, self.config.train.logprob_chunk_tokens, self.config.actor.gradient_checkpoint
-        )
         self.policy = shard_policy(causal_lm, mesh, options)
         self.reference = self._load_reference(mesh, options)
         self.kl = KlControl.of(self.config)

@@ -28,8 +28,7 @@ class RoutingShape:
 
 def routing_shape(layers: list[MoeLayer]) -> RoutingShape:
     """What the routing rows of these MoE layers look like."""
-    router = layers[0].router
-    return RoutingShape([layer.layer_id for layer in layers], router.top_k, router.num_experts)
+    return RoutingShape([layer.layer_id for layer in layers], layers[0].top_k, layers[0].num_experts)
 
 
 @dataclass

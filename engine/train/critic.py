@@ -6,14 +6,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from engine.algo.loss import Denominators, value_loss
 from engine.algo.sums import Sums
 from engine.compat import moe_layers
 from engine.config import CriticConfig
 from engine.train.collate import MicroBatch
-from engine.train.model import DTYPES, ModelOptions, load_causal_lm
+from engine.train.model import ModelOptions, backbone, hidden_states, load_causal_lm, shard_root
 from engine.train.optimizer import build_adamw, set_learning_rate, update
 from engine.train.plan import TrainOrder
 from engine.train.replay import RoutingReplay
@@ -29,7 +28,7 @@ class ValueModel(nn.Module):
         nn.init.zeros_(self.head.weight)
 
     def forward(self, input_ids_BT: torch.Tensor) -> torch.Tensor:
-        hidden_BTD = self.backbone(input_ids=input_ids_BT[:, :-1], use_cache=False).last_hidden_state
+        hidden_BTD = hidden_states(self.backbone, input_ids_BT[:, :-1])
         return nn.functional.pad(self.head(hidden_BTD).squeeze(-1).float(), (1, 0))
 
 
@@ -37,16 +36,11 @@ class Critic:
     """Starts from the policy's weights. With `replay` its routers follow the sampler's choice like the policy's."""
 
     def __init__(self, path: str, mesh: DeviceMesh, options: ModelOptions, config: CriticConfig, replay: bool) -> None:
-        causal_lm = load_causal_lm(path, torch.device(mesh.device_type))
-        if options.gradient_checkpoint == "full":
-            causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        causal_lm = load_causal_lm(path, mesh, options)
         layers = moe_layers(causal_lm)
         self._routing = RoutingReplay(layers, replay) if layers else None
-        self.model = ValueModel(causal_lm.base_model, causal_lm.config.hidden_size)
-        precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.param_dtype], reduce_dtype=torch.float32)
-        for layer in self.model.backbone.layers:
-            fully_shard(layer, mesh=mesh, mp_policy=precision)
-        fully_shard(self.model, mesh=mesh, mp_policy=precision)
+        self.model = ValueModel(backbone(causal_lm), causal_lm.config.hidden_size)
+        shard_root(self.model, causal_lm, mesh, options)
         self.optimizer = build_adamw(self.model.parameters(), config.adam)
         self._config = config
 

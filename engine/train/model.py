@@ -6,15 +6,20 @@ The backbone comes from transformers on CPU and from NeMo AutoModel on CUDA; FSD
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
-from engine.compat import automodel_available, automodel_causal_lm
+from engine.compat import moe_layers
+from engine.compat_automodel import automodel_causal_lm, automodel_has_class
+from engine.config import Config
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -26,11 +31,24 @@ class ModelOptions:
     param_dtype          fp32 | bf16, type of the compute; gradients are reduced in fp32
     chunk_tokens         rows of the vocabulary projection that are held at once
     gradient_checkpoint  none | full: recompute every decoder layer in backward
+    ep_size              ranks that share the experts; needs a class of AutoModel
+    offload              full: weights live in host memory and visit the device layer by layer
+    automodel            AutoModel's class where it has one (CUDA); else transformers'
     """
 
     param_dtype: str = "fp32"
     chunk_tokens: int = 2048
     gradient_checkpoint: str = "none"
+    ep_size: int = 1
+    offload: str = "none"
+    attention: str = "sdpa"
+    automodel: bool = False
+
+    @classmethod
+    def of(cls, config: Config, device: str) -> ModelOptions:
+        fsdp = config.fsdp
+        return cls(fsdp.param_dtype, config.train.logprob_chunk_tokens, config.actor.gradient_checkpoint, fsdp.ep_size,
+                   fsdp.offload, fsdp.attn_implementation, automodel=device == "cuda")  # fmt: skip
 
 
 class TokenOutputs(NamedTuple):
@@ -64,7 +82,7 @@ class PolicyModel(nn.Module):
         wanted_BT  bool, tokens whose log-prob is needed; the projection runs for these alone. Column 0 must be False
         temperatures_BT  divide the logits of each token before log_softmax; None: 1
         """
-        hidden_BTD = self.lm.base_model(input_ids=input_ids_BT[:, :-1], use_cache=False).last_hidden_state
+        hidden_BTD = hidden_states(backbone(self.lm), input_ids_BT[:, :-1])
         wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, wanted_N)
         targets_N = input_ids_BT[:, 1:].flatten()[wanted_N]
@@ -106,30 +124,81 @@ def chunk_logprobs(
     return logprobs_N, entropy_N
 
 
-def load_causal_lm(path: str, device: torch.device) -> nn.Module:
-    """The model at `path` with fp32 masters: transformers' class on CPU, AutoModel's on CUDA.
+def backbone(causal_lm: nn.Module) -> nn.Module:
+    """The model without its head: transformers' classes name it, AutoModel's keep it as `model`."""
+    return causal_lm.base_model if hasattr(causal_lm, "base_model") else causal_lm.model
 
-    Raises OSError if there is no model, RuntimeError if AutoModel is needed and cannot be used.
+
+def hidden_states(body: nn.Module, input_ids_BT: torch.Tensor) -> torch.Tensor:
+    """Final hidden states (B, T, D) of a backbone."""
+    output = body(input_ids=input_ids_BT, use_cache=False)
+    return output if isinstance(output, torch.Tensor) else output.last_hidden_state
+
+
+def load_causal_lm(path: str, mesh: DeviceMesh, options: ModelOptions) -> nn.Module:
+    """The model at `path` with fp32 masters, for `shard_policy`; AutoModel's layers are sharded already. All ranks call it.
+
+    Raises OSError if there is no model, RuntimeError if only AutoModel could be right and it cannot be used.
     """
-    if device.type == "cuda":
-        available, reason = automodel_available()
-        if not available:
-            raise RuntimeError(reason)
-        return automodel_causal_lm(path).train()
+    own_class, reason = automodel_has_class(path) if options.automodel else (False, "fsdp.ep_size needs CUDA")
+    if own_class:
+        grouped = options.param_dtype == "bf16" and mesh.device_type == "cuda"
+        shard = partial(shard_layers, mesh, options)
+        return automodel_causal_lm(path, options.ep_size, options.attention, grouped, shard).train()
+    if options.ep_size > 1:
+        raise RuntimeError(f"{reason}, and transformers cannot share experts between ranks: use fsdp.ep_size 1")
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").train()
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=options.attention).train()
+
+
+def shard_layers(mesh: DeviceMesh, options: ModelOptions, causal_lm: nn.Module, experts_mesh: DeviceMesh | None = None) -> None:
+    """Recompute if wanted, and shard every decoder layer over the mesh (FSDP2).
+
+    experts_mesh  ranks that hold the same experts (expert parallelism): these shard them, the others have other experts
+    """
+    settings = _fsdp_settings(options)
+    if options.gradient_checkpoint == "full" and hasattr(causal_lm, "gradient_checkpointing_enable"):
+        causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if experts_mesh is not None:
+        for layer in moe_layers(causal_lm):
+            fully_shard(layer.experts, mesh=experts_mesh, shard_placement_fn=lambda p: Shard(min(p.ndim - 1, 1)), **settings)
+            # Their gradients add up over the ranks that share the experts: the mean is over all ranks.
+            layer.experts.set_gradient_divide_factor(mesh.size())
+    # AutoModel's loader takes experts that are split evenly, or along another dimension.
+    own = moe_layers(causal_lm) if hasattr(causal_lm, "state_dict_adapter") else []
+    uneven = {id(p) for layer in own for p in layer.experts.parameters() if p.shape[0] % mesh.size()}
+    layers = backbone(causal_lm).layers
+    for name, layer in list(layers.named_children()):
+        if options.gradient_checkpoint == "full" and not hasattr(causal_lm, "gradient_checkpointing_enable"):
+            layer = checkpoint_wrapper(layer, preserve_rng_state=False)
+            layers.register_module(name, layer)
+        fully_shard(layer, mesh=mesh, shard_placement_fn=lambda p: Shard(1) if id(p) in uneven else None, **settings)
+
+
+def _fsdp_settings(options: ModelOptions) -> dict[str, Any]:
+    # Inputs are not cast: rotary angles and temperatures stay fp32.
+    dtype = DTYPES[options.param_dtype]
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    return {"mp_policy": precision, "offload_policy": CPUOffloadPolicy() if options.offload == "full" else OffloadPolicy()}
+
+
+def shard_root(model: nn.Module, causal_lm: nn.Module, mesh: DeviceMesh, options: ModelOptions) -> None:
+    """Shard `model`, which holds `causal_lm` or its backbone: the layers if they are not yet, and then the whole."""
+    if not any(isinstance(module, FSDPModule) for module in causal_lm.modules()):
+        shard_layers(mesh, options, causal_lm)
+    fully_shard(model, mesh=mesh, **_fsdp_settings(options))
+    if options.offload == "full":
+        model.to("cpu")
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(mesh.device_type))
 
 
 def shard_policy(causal_lm: nn.Module, mesh: DeviceMesh, options: ModelOptions) -> PolicyModel:
-    """Shard every decoder layer and then the whole over the mesh (FSDP2); world size 1 takes the same path."""
-    if options.gradient_checkpoint == "full":
-        causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    """The causal LM as a policy, sharded over the mesh (FSDP2); world size 1 takes the same path."""
     policy = PolicyModel(causal_lm, options.chunk_tokens)
-    precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.param_dtype], reduce_dtype=torch.float32)
-    for layer in causal_lm.base_model.layers:
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(policy, mesh=mesh, mp_policy=precision)
+    shard_root(policy, causal_lm, mesh, options)
     return policy

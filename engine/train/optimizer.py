@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import get_total_norm
 
 from engine.config import AdamConfig
 
@@ -16,17 +17,23 @@ def build_adamw(parameters: Iterable[nn.Parameter], config: AdamConfig) -> torch
     """Fused AdamW over (sharded) fp32 masters; vectors (norms, biases) get no weight decay."""
     trained = [p for p in parameters if p.requires_grad]
     groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        {"params": members, "weight_decay": config.weight_decay if members[0].ndim >= 2 else 0.0}
+        for members in [*_by_mesh(p for p in trained if p.ndim >= 2), *_by_mesh(p for p in trained if p.ndim < 2)]
     ]
-    optimizer = torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.eps, fused=True
-    )
+    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     # Otherwise a checkpoint before the first step creates the moments by a step of its own, which counts.
     for p in trained:
         moments = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
     return optimizer
+
+
+def _by_mesh(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Tensors of one mesh together: fused operations take no others. Experts have a mesh of their own."""
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    return list(groups.values())
 
 
 def learning_rate_scale(
@@ -58,11 +65,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
     """Scale all gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm before."""
-    trained = [p for p in parameters if p.grad is not None]
-    norm = get_total_norm([p.grad for p in trained])
-    full_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    clip_grads_with_norm_(trained, max_norm, full_norm)
-    return float(full_norm)
+    groups = _by_mesh([p.grad for p in parameters if p.grad is not None])
+    norms = [get_total_norm(grads) for grads in groups]
+    norm = torch.stack([n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]).norm()
+    for grads in groups:
+        torch._foreach_mul_(grads, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    return float(norm)
 
 
 def update(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float) -> float:

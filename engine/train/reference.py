@@ -19,7 +19,7 @@ class Reference:
     def __init__(
         self, path: str, mesh: DeviceMesh, options: ModelOptions, vocab_size: int, routing: RoutingShape | None, replay: bool
     ) -> None:
-        causal_lm = load_causal_lm(path, torch.device(mesh.device_type)).requires_grad_(False).eval()
+        causal_lm = load_causal_lm(path, mesh, options).requires_grad_(False).eval()
         if causal_lm.config.vocab_size != vocab_size:
             raise ValueError(f"ref.model_name_or_path has {causal_lm.config.vocab_size} token ids, the policy {vocab_size}: "
                              "use a model with the same tokenizer")  # fmt: skip

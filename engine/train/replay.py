@@ -8,6 +8,7 @@ recomputed layer replays them too. Without replay the same hooks only measure ho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -36,15 +37,17 @@ class RoutingReplay:
         self.replay = replay
         self._targets: RoutingTargets | None = None
         self._live: list[torch.Tensor | None] = [None] * len(layers)
+        self._chosen: list[torch.Tensor | None] = [None] * len(layers)
         self._consumed: list[list[torch.Tensor]] = [[] for _ in layers]
         for index, layer in enumerate(layers):
-            layer.router.register_forward_hook(self._router_hook(index, layer))
-            layer.experts.register_forward_pre_hook(self._experts_hook(index))
+            layer.replace(partial(self._choose, index))
+            layer.experts.register_forward_pre_hook(self._experts_hook(index, layer.ids_argument))
 
     def begin(self, targets: RoutingTargets) -> None:
         """From here on every pass through the routers belongs to this micro-batch, recomputation included."""
         self._targets = targets
         self._live = [None] * len(self.layer_ids)
+        self._chosen = [None] * len(self.layer_ids)
         self._consumed = [[] for _ in self.layer_ids]
 
     def end(self) -> tuple[Sums, torch.Tensor]:
@@ -59,26 +62,20 @@ class RoutingReplay:
         """Forget the targets without measuring, for passes that do not train."""
         self._targets = None
 
-    def _router_hook(self, index: int, layer: MoeLayer):
-        def replace_choice(router: nn.Module, _inputs: tuple, output: tuple) -> tuple | None:
-            if self._targets is None:
-                return None
-            logits_NE, weights_Nk, live_Nk = output
-            if self._live[index] is None:
-                self._live[index] = live_Nk
-            if not self.replay:
-                return None
+    def _choose(self, index: int, live_Nk: torch.Tensor) -> torch.Tensor:
+        """The ids of one router for this pass; a recomputation gets those of the first pass, whatever the rounding says."""
+        if self._targets is None:
+            return live_Nk
+        if self._live[index] is None:
             target_Nk = self._targets.ids_NLk[:, index]
-            reported_N1 = (target_Nk >= 0).all(-1, keepdim=True)
-            ids_Nk = torch.where(reported_N1, target_Nk, live_Nk)
-            return logits_NE, layer.weigh(router, logits_NE, ids_Nk).to(weights_Nk.dtype), ids_Nk
+            self._live[index] = live_Nk
+            self._chosen[index] = torch.where((target_Nk >= 0).all(-1, keepdim=True), target_Nk, live_Nk)
+        return self._chosen[index] if self.replay else live_Nk
 
-        return replace_choice
-
-    def _experts_hook(self, index: int):
+    def _experts_hook(self, index: int, ids_argument: int):
         def note_consumed(_experts: nn.Module, inputs: tuple) -> None:
             if self._targets is not None:
-                self._consumed[index].append(inputs[1])
+                self._consumed[index].append(inputs[ids_argument])
 
         return note_consumed
 

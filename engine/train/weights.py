@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
+
+from engine.compat_automodel import hf_tensors
 
 # Files of a model directory that hold weights or are written anew.
 _NOT_COPIED = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
@@ -31,6 +33,12 @@ def checkpoint_tensors(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, t
             yield f"{prefix}.{expert}.up_proj.weight", up
 
 
+def spelled(causal_lm: nn.Module, name: str, tensor: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
+    """The same for a parameter of any model: AutoModel's classes know their own spelling."""
+    own = hasattr(causal_lm, "state_dict_adapter")
+    return hf_tensors(causal_lm, name, tensor) if own else checkpoint_tensors(name, tensor)
+
+
 def distinct_parameters(causal_lm: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters and persistent buffers by state-dict name; tied ones once, under their first name."""
     seen: set[int] = set()
@@ -43,7 +51,7 @@ def distinct_parameters(causal_lm: nn.Module) -> Iterator[tuple[str, torch.Tenso
 def weight_shapes(causal_lm: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
     """(name, shape) of everything that `gathered_weights` yields, in its order, without gathering."""
     meta = ((name, torch.empty(tensor.shape, device="meta")) for name, tensor in distinct_parameters(causal_lm))
-    return [(n, tuple(t.shape)) for name, tensor in meta for n, t in checkpoint_tensors(name, tensor)]
+    return [(n, tuple(t.shape)) for name, tensor in meta for n, t in spelled(causal_lm, name, tensor)]
 
 
 @torch.no_grad()
@@ -52,7 +60,7 @@ def gathered_weights(causal_lm: nn.Module, dtype: torch.dtype) -> Iterator[tuple
     for name, tensor in distinct_parameters(causal_lm):
         local = tensor.detach().to(dtype, copy=True)
         full = local.full_tensor() if hasattr(local, "full_tensor") else local
-        yield from checkpoint_tensors(name, full)
+        yield from spelled(causal_lm, name, full)
 
 
 def save_hf(causal_lm: nn.Module, source: str, folder: Path, dtype: torch.dtype, writer: bool) -> None:

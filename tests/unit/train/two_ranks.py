@@ -9,7 +9,7 @@ from helpers import config, order, rollouts
 
 from engine.train.actor import Trainer
 from engine.train.plan import TrainerSpec
-from engine.train.weights import gathered_weights
+from engine.train.weights import gathered_weights, spelled
 
 CONFIG = config(
     train={"routing_replay": True, "logprob_chunk_tokens": 7},
@@ -41,7 +41,9 @@ def train_all(trainer: Trainer, ranks: int, budget: int) -> dict:
     gradients: list[dict[str, torch.Tensor]] = []
 
     def capture(*_):
-        gradients.append({n: p.grad.full_tensor().clone() for n, p in trainer.policy.lm.named_parameters()})
+        lm = trainer.policy.lm
+        whole = ((n.replace("_checkpoint_wrapped_module.", ""), p.grad.full_tensor()) for n, p in lm.named_parameters())
+        gradients.append({n: t.clone() for name, tensor in whole for n, t in spelled(lm, name, tensor)})
 
     trainer.optimizer.register_step_pre_hook(capture)
     reports = [trainer.train(o) for o in orders(ranks, budget)]

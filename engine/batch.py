@@ -215,7 +215,7 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
     rollout_groups = [0] * len(rollouts)
     for row in rows:
         rollout_groups[row.rollout_index] = group_index[row.group.group_id]
-    traced = traced_rollouts(len(rollouts), config.trace.rollouts_per_step)
+    traced = traced_rollouts(rollout_groups, config.trace.rollouts_per_step)
     samples = [sample_ref(row, row.rollout_index in traced) for row in rows]
     steps = plan_optimizer_steps(
         lengths=[row.summary.length for row in rows],
@@ -240,9 +240,14 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
     return prepared
 
 
-def traced_rollouts(count: int, wanted: int) -> set[int]:
-    """Indices of `wanted` of `count` rollouts, evenly spread."""
-    return {i * count // wanted for i in range(wanted)} if 0 < wanted < count else set(range(count if wanted else 0))
+def traced_rollouts(groups: list[int], wanted: int) -> set[int]:
+    """Indices of at most `wanted` rollouts, given the group of each: groups evenly spread, whole so that they can be compared."""
+    members: dict[int, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
+    whole = list(members.values())
+    fit = min(len(whole), max(1, wanted // max(map(len, whole), default=1)))
+    return set([i for k in range(fit) for i in whole[k * len(whole) // fit]][:wanted])
 
 
 def sample_ref(row: Row, traced: bool) -> SampleRef:

@@ -232,7 +232,8 @@ class Note(Record):
 
 
 class TraceSegment(Record):
-    """Lists are per token. `pieces`: decoded text of each token; `ratio`: trainer/sampler; `kept`: 0 when masked."""
+    """Lists are per token. `pieces`: decoded text of each token; `kept`: 0 when not trained; `versions`: -1 where not sampled;
+    `advantages` only where tokens of a segment differ in it; `routing_mismatch`: the MoE layers that differ."""
 
     token_ids: list[int]
     pieces: list[str]
@@ -241,11 +242,13 @@ class TraceSegment(Record):
     versions: list[int]
     train_logprobs: list[float | str] | None = None
     kept: list[int] | None = None
+    advantages: list[float | str] | None = None
     routing_mismatch: list[list[int]] | None = None
 
 
 class TraceRollout(Record):
-    """One line of rollouts/<attempt>-<step>.jsonl.gz; routing_mismatch lists the layers that differ per token."""
+    """One line of rollouts/<attempt>-<step>.jsonl.gz. `version`: the trainer's when it consumed the batch; tokens sampled
+    before version - max_staleness were over age. `label`: what the data expects as the answer."""
 
     run: str
     attempt: int
@@ -253,6 +256,9 @@ class TraceRollout(Record):
     rollout_id: str
     prompt_id: str
     group_id: str
+    version: int | None = None
+    max_staleness: int | None = None
+    label: str | None = None
     reward: float | str
     score: float | str
     advantage: float | str | None = None

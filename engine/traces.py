@@ -20,6 +20,9 @@ from engine.train.plan import TraceTensors, TrainReport
 from engine.wire import RunDir, encode_line, write_atomic
 
 
+MAX_LABEL = 2000  # characters
+
+
 def token_pieces(tokenizer_file: Path) -> Callable[[list[int]], list[str]]:
     """Text of each token on its own, through the tokenizers library (no torch)."""
     from tokenizers import Tokenizer
@@ -28,9 +31,11 @@ def token_pieces(tokenizer_file: Path) -> Callable[[list[int]], list[str]]:
     return lambda ids: [tokenizer.decode([i], skip_special_tokens=False) for i in ids]
 
 
-def trace_segment(segment: Segment, outcome: TraceTensors, pieces: list[str]) -> TraceSegment:
-    """The inspection record of one segment; routing_mismatch lists the differing MoE layers of each token."""
-    routing = outcome.routing_mismatch
+def trace_segment(segment: Segment, outcome: TraceTensors, pieces: list[str], advantage: float | np.ndarray) -> TraceSegment:
+    """The inspection record of one segment; `advantage` as SampleRef has it."""
+    routing, advantages = outcome.routing_mismatch, None
+    if isinstance(advantage, np.ndarray):
+        np.place(advantages := np.zeros(len(segment.token_ids)), segment.loss_mask, np.round(advantage.astype(float), 6))
     return TraceSegment(
         token_ids=segment.token_ids.tolist(),
         pieces=pieces,
@@ -39,6 +44,7 @@ def trace_segment(segment: Segment, outcome: TraceTensors, pieces: list[str]) ->
         versions=segment.versions.tolist(),
         train_logprobs=np.round(outcome.logprobs.astype(float), 6).tolist(),
         kept=outcome.kept.astype(int).tolist(),
+        advantages=None if advantages is None else advantages.tolist(),
         routing_mismatch=None if routing is None else [np.flatnonzero(row).tolist() for row in routing],
     )
 
@@ -79,15 +85,18 @@ class TraceWriter:
         write_atomic(self.run.rollouts / f"{self.attempt}-{step:06d}.jsonl.gz", data)
 
     def _record(self, step: int, batch: PreparedBatch, outcomes: list[tuple[int, TraceTensors]]) -> TraceRollout:
-        row = batch.rows[outcomes[0][0]]
+        row, order = batch.rows[outcomes[0][0]], batch.order
+        label = row.group.prompt.label
         rollout = self.get(row.group.payload)[row.rollout]
         segments = [
-            trace_segment(s := rollout.segments[batch.rows[i].segment], outcome, self.pieces(s.token_ids.tolist()))
+            trace_segment(s := rollout.segments[batch.rows[i].segment], outcome, self.pieces(s.token_ids.tolist()),
+                          order.samples[i].advantage)
             for i, outcome in outcomes
-        ]
+        ]  # fmt: skip
         return TraceRollout(
             run=self.run_id, attempt=self.attempt, step=step, rollout_id=rollout.rollout_id, prompt_id=rollout.prompt_id,
-            group_id=row.group.group_id, reward=rollout.reward, score=rollout.score,
+            group_id=row.group.group_id, version=order.version, max_staleness=order.max_staleness,
+            label=None if label is None else str(label)[:MAX_LABEL], reward=rollout.reward, score=rollout.score,
             advantage=batch.advantages[outcomes[0][0]], turns=rollout.turns, truncated=rollout.truncated,
             info=rollout.info, segments=segments,
         )  # fmt: skip

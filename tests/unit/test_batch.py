@@ -169,6 +169,10 @@ def test_dynamic_filter(scores, reason):
         assert not after.rollouts and after.payload is None and after.dropped == {"invariant": 1, reason: len(scores)}
 
 
-@pytest.mark.parametrize(("count", "wanted", "expected"), [(4, 2, {0, 2}), (3, 8, {0, 1, 2}), (5, 0, set()), (0, 4, set())])
-def test_traced_rollouts_are_spread_evenly(count, wanted, expected):
-    assert traced_rollouts(count, wanted) == expected
+@pytest.mark.parametrize(
+    ("groups", "wanted", "expected"),
+    [([0, 0, 1, 1, 2, 2, 3, 3], 4, {0, 1, 4, 5}), ([0, 0, 1], 8, {0, 1, 2}), ([0, 0, 0], 2, {0, 1}), ([0, 1], 0, set()),
+     ([], 4, set()), ([0, 0, 0, 1, 1, 2], 3, {0, 1, 2})],
+)  # fmt: skip
+def test_whole_groups_are_traced_evenly_spread(groups, wanted, expected):
+    assert traced_rollouts(groups, wanted) == expected

@@ -1,4 +1,4 @@
-"""Commands that only look: runs, show, metrics, logs, trace, compare, query."""
+"""Commands that only look: runs, show, metrics, logs, compare."""
 
 from __future__ import annotations
 
@@ -152,60 +152,6 @@ def logs(
 
 
 @app.command()
-def trace(
-    run: Reference,
-    step: Annotated[int | None, typer.Option("--step", help="which step; the newest with recorded rollouts")] = None,
-    search: Annotated[str | None, typer.Option("--search", help="find text in the recorded rollouts of every step")] = None,
-    text: Annotated[bool, typer.Option("--text", help="print the whole text of each rollout")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show the recorded rollouts of a step, or search them."""
-    from molt_tui.cli import output
-    from molt_tui.cli.session import fresh_run
-    from molt_tui.services import traces
-
-    with fresh_run(run, rollouts=search is not None) as (store, found):
-        matches = traces.search(store, search, found) if search is not None else None
-    if matches is not None:
-        if as_json:
-            output.emit_json(matches)
-        else:
-            lines = [(m["step"], m["rollout_id"], m["reward"], m["excerpt"]) for m in matches]
-            output.table(("STEP", "ROLLOUT", "REWARD", "TEXT"), lines, right=("STEP", "REWARD"))
-        return
-    records = traces.rollouts(found, step)
-    if as_json:
-        output.emit_json(records)
-        return
-    _print_rollouts(records, text)
-
-
-def _print_rollouts(records: list[dict], text: bool) -> None:
-    from molt_tui.cli import output
-    from molt_tui.store.rows import rollout_row
-    from molt_tui.text import clean
-
-    found = [row for record in records if (row := rollout_row(record)) is not None]
-    if not text:
-        output.table(
-            ("STEP", "ROLLOUT", "PROMPT", "REWARD", "ADV", "TURNS", "TOKENS", "MASKED", "VERSIONS", "TEXT"),
-            [(r["step"], r["rollout_id"], r["prompt_id"], r["reward"], r["advantage"], r["turns"], r["sampled"], r["masked"],
-              _range(r["min_version"], r["max_version"]), r["text"][-60:]) for r in found],
-            right=("STEP", "REWARD", "ADV", "TURNS", "TOKENS", "MASKED"),
-        )  # fmt: skip
-        return
-    for row in found:
-        print(f"--- step {row['step']} rollout {clean(row['rollout_id'])} reward {output.cell(row['reward'])}")
-        print(clean(row["text"], lines=True))
-
-
-def _range(low: int | None, high: int | None) -> str:
-    if low is None:
-        return "-"
-    return str(low) if low == high else f"{low}-{high}"
-
-
-@app.command()
 def compare(
     references: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="two to eight runs")],
     as_json: Json = False,
@@ -230,26 +176,3 @@ def compare(
     output.table(("SETTING", *names), [(key, *map(to_wire, values)) for key, values in result.settings.items()])
     print()
     output.table(("METRIC", *names), [(key, *map(to_wire, values)) for key, values in result.metrics.items()])
-
-
-@app.command()
-def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="one SELECT over runs, run_summary, metrics, metric_curve, ...")],
-    limit: Annotated[int, typer.Option("--limit", min=1, help="rows at most")] = 10_000,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="time limit")] = 30.0,
-    as_json: Json = False,
-) -> None:
-    """Ask the database a question in SQL (read-only)."""
-    from molt_tui.cli import output
-    from molt_tui.cli.session import fresh_store
-    from molt_tui.store.query import run_query
-
-    with fresh_store(rollouts=True) as store:
-        home = store.home
-    result = run_query(home, sql, time_limit_s=seconds, row_limit=limit)
-    if as_json:
-        output.emit_json(result.objects())
-    else:
-        output.table([*map(output.cell, result.columns)], result.rows)
-    if result.truncated:
-        output.say(f"only the first {limit} rows are shown; raise --limit or narrow the query")

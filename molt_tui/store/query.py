@@ -1,10 +1,11 @@
-"""SQL typed by a person: read-only, with a time and a row limit, and errors in one line."""
+"""SQL typed by a person: read-only, with limits of time, rows and bytes, and errors in one line."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,10 @@ from molt_tui.store.home import Home
 
 TIME_LIMIT_S = 30.0
 ROW_LIMIT = 10_000
-MAX_VALUE_BYTES = 32 * 1024 * 1024  # one text or blob; keeps a mistyped expression from filling the memory
-_OPS_PER_CHECK = 10_000
+BYTE_LIMIT = 64 * 1024 * 1024
+MAX_VALUE_BYTES = 8 * 1024 * 1024  # one text or blob; what a single step of SQLite works on, between two looks at the clock
+MAX_PATTERN = 200  # characters of a LIKE or GLOB pattern: its time grows with every wildcard
+_OPS_PER_CHECK = 1_000
 
 _ALLOWED = {
     sqlite3.SQLITE_SELECT,
@@ -27,43 +30,84 @@ _PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info
 
 @dataclass(frozen=True)
 class QueryResult:
-    """`truncated` tells that there were more rows than the limit."""
+    """`cut` says which limit left rows out: "rows", "bytes", or "" when all are here."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
-    truncated: bool
+    cut: str = ""
+    seconds: float = 0.0
+
+    @property
+    def truncated(self) -> bool:
+        return bool(self.cut)
 
     def objects(self) -> list[dict[str, Any]]:
         """Row objects, JSON-safe: infinities travel as strings, blobs as hexadecimal text."""
         return [dict(zip(self.columns, map(_json_safe, row))) for row in self.rows]
 
 
-def run_query(home: Home, sql: str, *, time_limit_s: float = TIME_LIMIT_S, row_limit: int = ROW_LIMIT) -> QueryResult:
+@dataclass(frozen=True)
+class Limits:
+    seconds: float = TIME_LIMIT_S
+    rows: int = ROW_LIMIT
+    bytes: int = BYTE_LIMIT
+
+
+def run_query(home: Home, sql: str, limits: Limits | None = None, cancelled: Callable[[], bool] = lambda: False) -> QueryResult:
     """Run one SELECT (or EXPLAIN, or a PRAGMA that describes tables).
 
-    Raises Refused for SQL that is wrong, writes, or runs longer than the limit; NotFound without a database.
+    `cancelled` is asked from time to time. Raises Refused for SQL that is wrong, writes, was cancelled or runs longer than
+    the limit; NotFound without a database.
     """
+    limits = limits or Limits()
     if not home.database.exists():
         raise NotFound(f"{home.database} does not exist yet; run `molt-tui db ingest`")
     connection = connect(home.database, read_only=True)
+    started = time.monotonic()
+
+    def over() -> bool:
+        return cancelled() or time.monotonic() - started > limits.seconds
+
     try:
-        deadline = time.monotonic() + time_limit_s
-        connection.row_factory = None
-        connection.execute("PRAGMA query_only = on")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-        connection.execute("SELECT 1 FROM rollout_rows_fts LIMIT 0")  # the search table sets itself up before the guard
-        connection.set_authorizer(_authorize)
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, _OPS_PER_CHECK)
+        _guard(connection, over)
         cursor = connection.execute(sql)
-        found = cursor.fetchmany(row_limit + 1)
+        rows, cut = _fetch(cursor, limits, over)
         if cursor.description is None:
             raise Refused("this statement returns nothing; give a SELECT")
-        columns = _unique([d[0] for d in cursor.description])
-        return QueryResult(columns, found[:row_limit], len(found) > row_limit)
+        return QueryResult(_unique([d[0] for d in cursor.description]), rows, cut, time.monotonic() - started)
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-        raise _explain(error, home, time_limit_s) from error
+        if "interrupted" in str(error) and cancelled():
+            raise Refused("the query was cancelled") from error
+        raise _explain(error, home, limits.seconds) from error
     finally:
         connection.close()
+
+
+def _guard(connection: sqlite3.Connection, over: Callable[[], bool]) -> None:
+    """Let the connection only read, and stop it when `over` says so."""
+    connection.row_factory = None
+    connection.execute("PRAGMA query_only = on")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)
+    connection.execute("SELECT 1 FROM rollout_rows_fts LIMIT 0")  # the search table sets itself up before the guard
+    connection.set_authorizer(_authorize)
+    connection.set_progress_handler(over, _OPS_PER_CHECK)
+
+
+def _fetch(cursor: sqlite3.Cursor, limits: Limits, over: Callable[[], bool]) -> tuple[list[tuple[Any, ...]], str]:
+    """Rows up to the limits, and which of them cut the result."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    for row in cursor:
+        if len(rows) >= limits.rows:
+            return rows, "rows"
+        size += sum(len(v) if isinstance(v, (str, bytes)) else 8 for v in row)
+        if size > limits.bytes and rows:
+            return rows, "bytes"
+        rows.append(row)
+        if over():
+            raise sqlite3.OperationalError("interrupted")
+    return rows, ""
 
 
 def _authorize(action: int, first: str | None, second: str | None, *_: Any) -> int:
@@ -89,6 +133,10 @@ def _explain(error: Exception, home: Home, time_limit_s: float) -> Exception:
             f"{text}; the views are runs, run_summary, metrics, metric_curve, latest_metric, events and rollouts"
             " (columns: PRAGMA table_info(metrics))"
         )
+    if "too big" in text:
+        return Refused(f"a value is larger than {MAX_VALUE_BYTES >> 20} MiB; take a part of it with substr()")
+    if "pattern too complex" in text:
+        return Refused(f"a LIKE or GLOB pattern may have {MAX_PATTERN} characters")
     if "malformed" in text or "not a database" in text:
         return StoreError(f"{home.database}: {text}; run `molt-tui db rebuild`")
     return Refused(f"SQL error: {text}")

@@ -43,16 +43,32 @@ def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
         return
 
 
+def trained_version(store: Store, run_num: int, attempt: int, step: int) -> int | None:
+    """The trainer's version when it consumed the batch of a step, from the publication that followed; None if there was none."""
+    sql = "SELECT min(version) - 1 AS v FROM event_rows WHERE run_num = ? AND attempt = ? AND kind = 'sync' AND step = ?"
+    return store.rows(sql, (run_num, attempt, step))[0]["v"]
+
+
+def step_records(store: Store, run_num: int, attempt: int, step: int, path: Path) -> list[dict[str, Any]]:
+    """Records of one file; where an older engine left out the trainer's version it is filled in."""
+    found = list(read_rollouts(path))
+    if any("version" not in record for record in found):
+        version = trained_version(store, run_num, attempt, step)
+        found = [{"version": version, **record} for record in found]
+    return found
+
+
 def ingest_rollouts(store: Store, run_num: int, run: RunDir) -> int:
     """Store new or grown files; returns the number of rollouts read."""
     select = "SELECT stream, offset FROM cursors WHERE run_num = ? AND stream LIKE 'rollouts/%'"
     done = {r["stream"]: r["offset"] for r in store.rows(select, (run_num,))}
     count = 0
-    for attempt, _, path in rollout_files(run):
+    for attempt, step, path in rollout_files(run):
         stream, size = f"rollouts/{path.name}", path.stat().st_size
         if done.get(stream) == size:
             continue
-        found = [row for record in read_rollouts(path) if (row := rows.rollout_row(record)) is not None]
+        records = step_records(store, run_num, attempt, step, path)
+        found = [row for record in records if (row := rows.rollout_row(record)) is not None]
         with store.write() as connection:
             for row in found:
                 row["run_num"] = run_num

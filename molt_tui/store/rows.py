@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_TEXT = 32_768  # characters of a rollout that are kept for search
+MAX_LOG_RATIO = 30.0
 _INT64 = 1 << 63
 _SPECIAL = {"nan": "nan", "inf": "inf", "-inf": "-inf"}
 
@@ -96,7 +97,10 @@ def metric_items(event: dict[str, Any]) -> Iterator[tuple[str, Value]]:
 
 
 def rollout_row(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Columns of rollout_rows (all but run_num) for one line of rollouts/*.jsonl.gz; None when it cannot be placed."""
+    """Columns of rollout_rows (all but run_num) for one line of rollouts/*.jsonl.gz; None when it cannot be placed.
+
+    ratio_extreme: trainer/sampler ratio of the sampled token whose log-probs differ most; staleness_max in versions.
+    """
     attempt, step = integer(record.get("attempt")), integer(record.get("step"))
     identity = record.get("rollout_id")
     raw = record.get("segments")
@@ -105,7 +109,9 @@ def rollout_row(record: dict[str, Any]) -> dict[str, Any] | None:
     segments = [s for s in raw if isinstance(s, dict)]
     counts = [_segment_counts(s) for s in segments]
     versions = [v for c in counts for v in c["versions"]]
-    pieces = (str(p) for s in segments for p in _list(s.get("pieces")))
+    gaps = [gap for c in counts for gap in c["gaps"]]
+    trained = integer(record.get("version"))
+    label, info = string(record.get("label")), record.get("info")
     return {
         "attempt": attempt, "step": step, "rollout_id": string(identity), "prompt_id": string(record.get("prompt_id")),
         "group_id": string(record.get("group_id")), "reward": number(record.get("reward")),
@@ -113,8 +119,21 @@ def rollout_row(record: dict[str, Any]) -> dict[str, Any] | None:
         "turns": integer(record.get("turns")), "truncated": int(bool(record.get("truncated"))), "segments": len(segments),
         "sampled": sum(c["sampled"] for c in counts), "masked": _total(c["masked"] for c in counts),
         "mismatched": _total(c["mismatched"] for c in counts), "min_version": min(versions, default=None),
-        "max_version": max(versions, default=None), "text": string("".join(pieces)[:MAX_TEXT]),
+        "max_version": max(versions, default=None), "trained_version": trained,
+        "staleness_max": trained - min(versions) if trained is not None and versions else None,
+        "ratio_mean": math.fsum(map(math.exp, gaps)) / len(gaps) if gaps else None,
+        "ratio_extreme": math.exp(max(gaps, key=abs)) if gaps else None, "label": None if label is None else label[:MAX_TEXT],
+        "info": dump(info) if isinstance(info, dict) and info else None, **_texts(segments),
     }  # fmt: skip
+
+
+def _texts(segments: list[dict[str, Any]]) -> dict[str, Any]:
+    """The text of all tokens, bounded, and how many of its characters are the prompt."""
+    pieces = [str(p) for s in segments for p in _list(s.get("pieces"))]
+    mask = _list(segments[0].get("mask")) if segments else []
+    start = next((i for i, m in enumerate(mask) if m == 1), len(mask))
+    text = string("".join(pieces)[:MAX_TEXT]) or ""
+    return {"prompt_chars": min(len(text), sum(map(len, pieces[:start]))), "text": text}
 
 
 def _list(value: Any) -> list:
@@ -128,13 +147,21 @@ def _total(parts: Iterator[int | None]) -> int | None:
 
 
 def _segment_counts(segment: dict[str, Any]) -> dict[str, Any]:
-    """Sampled, masked and routing-mismatched tokens of one segment, and the versions that sampled it."""
+    """Sampled, masked and routing-mismatched tokens of one segment, the versions that sampled it, and its log-ratios."""
     mask = [m == 1 for m in _list(segment.get("mask"))]
     kept, mismatch = segment.get("kept"), segment.get("routing_mismatch")
     versions = [integer(v) for v, sampled in zip(_list(segment.get("versions")), mask) if sampled]
+    pairs = zip(_list(segment.get("train_logprobs")), _list(segment.get("logprobs")), mask)
     return {
         "sampled": sum(mask),
         "masked": None if kept is None else sum(1 for k, sampled in zip(_list(kept), mask) if sampled and k == 0),
         "mismatched": None if mismatch is None else sum(1 for layers in _list(mismatch) if layers),
         "versions": [v for v in versions if v is not None and v >= 0],
+        "gaps": [gap for new, old, sampled in pairs if sampled and (gap := log_ratio(new, old)) is not None],
     }
+
+
+def log_ratio(trainer: Any, sampler: Any) -> float | None:
+    """Log of the ratio trainer/sampler, clamped to +-30 as in the loss; None where one of them is not a finite number."""
+    new, old = number(trainer), number(sampler)
+    return None if new is None or old is None else min(max(new - old, -MAX_LOG_RATIO), MAX_LOG_RATIO)

@@ -133,6 +133,23 @@ def m006_slurm(db: Database) -> None:
     )
 
 
+@migrations()
+def m007_rollout_figures(db: Database) -> None:
+    """What the Traces screen sorts by; recorded rollouts are read once more to fill it in."""
+    for name, kind in (("trained_version", int), ("staleness_max", int), ("ratio_mean", float), ("ratio_extreme", float),
+                       ("prompt_chars", int), ("label", str), ("info", str)):  # fmt: skip
+        db["rollout_rows"].add_column(name, kind)
+    db["rollout_rows"].create_index(["run_num", "step"])
+    named = ("attempt", "step", "rollout_id", "prompt_id", "group_id", "reward", "score", "advantage", "turns", "truncated",
+             "segments", "sampled", "masked", "mismatched", "ratio_mean", "ratio_extreme", "min_version", "max_version",
+             "trained_version", "staleness_max", "label", "info", "prompt_chars", "text")  # fmt: skip
+    columns = ", ".join(f"o.{name}" for name in named)
+    sql = f"SELECT o.id, r.id AS run, {columns} FROM rollout_rows o JOIN runs r ON r.num = o.run_num"
+    db.create_view("rollouts", sql, replace=True)
+    db.execute("DELETE FROM cursors WHERE stream LIKE 'rollouts/%'")
+    db.execute("UPDATE observations SET signature = NULL")
+
+
 def migrate(connection: sqlite3.Connection, version: int) -> None:
     """Bring the database to the newest schema in one transaction and stamp it with `version`, which open_store compares."""
     db = Database(connection)

@@ -106,9 +106,40 @@ def test_trace(molt, golden):
     assert code == 0 and [r["rollout_id"] for r in json.loads(out)] == ["g4-0", "g4-1", "g4-2", "g4-3"]
     assert "\x1b" not in molt("trace", "last", "--text")[1]
     assert molt("trace", "last", "--step", "99")[0] == 3
-    assert len(json.loads(molt("trace", "last", "--search", "7", "--json")[1])) == 4
-    code, _, err = molt("trace", "last", "--search", "(")
+    assert len(json.loads(molt("trace", "last", "--search", "7-3", "--json")[1])) == 4
+    assert json.loads(molt("trace", "last", "--search", "(", "--json")[1]) == []
+    code, _, err = molt("trace", "last", "--sort", "beauty")
     assert code == 2 and err.count("\n") == 1
+    ranked = json.loads(molt("trace", "last", "--sort", "reward", "--json")[1])
+    assert [r["rollout_id"] for r in ranked] == ["g4-1", "g4-0", "g4-2", "g4-3"]  # NaN is no reward: last
+
+
+def test_one_rollout_token_by_token(molt, golden):
+    tokens = json.loads(molt("trace", "last", "--rollout", "g4-1", "--json")[1])
+    assert [t["reason"].split(":")[0] for t in tokens][3:] == ["not trained", "trained", "not trained", "not trained", "masked", "trained"]
+    assert tokens[4]["mismatched_layers"] == [1] and tokens[4]["version"] == 3 and tokens[4]["staleness"] == 1
+    code, out, err = molt("trace", "last", "--rollout", "g4-1")
+    assert "\x1b" not in out and "expected 4" in err and len(out.splitlines()) == 10
+    assert molt("trace", "last", "--rollout", "nope")[0] == 3
+
+
+def test_saved_queries(molt, golden):
+    state = molt("query", "--saved", "runs by state", "--json")
+    assert state[0] == 0 and json.loads(state[1])[0]["state"] == "completed"
+    assert molt("query", "SELECT 1 AS one", "--save", "mine")[0] == 0
+    assert molt("query", "--saved", "mine", "--csv")[1] == "one\n1\n"
+    assert molt("query", "--saved", "mine", "--markdown")[1] == "| one |\n| --- |\n| 1 |\n"
+    listed = json.loads(molt("query", "--list", "--json")[1])
+    assert listed[0] == {"name": "mine", "sql": "SELECT 1 AS one", "own": True} and not listed[1]["own"]
+    assert molt("query", "--delete", "mine")[0] == 0 and molt("query", "--saved", "mine")[0] == 3
+    assert molt("query", "--delete", "runs by state")[0] == 2
+    assert molt("query")[0] == 2 and molt("query", "SELECT 1", "--csv", "--json")[0] == 2
+
+
+def test_every_shipped_query_runs(molt, golden):
+    for saved in json.loads(molt("query", "--list", "--json")[1]):
+        code, out, err = molt("query", "--saved", saved["name"], "--json")
+        assert code == 0, err
 
 
 def test_compare(molt, golden, home):

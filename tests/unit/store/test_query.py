@@ -1,10 +1,11 @@
 import sqlite3
+import time
 
 import pytest
 
 from molt_tui.errors import NotFound, Refused
 from molt_tui.store.ingest import ingest
-from molt_tui.store.query import run_query
+from molt_tui.store.query import Limits, run_query
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def test_json_objects(filled):
         ("VACUUM INTO '/tmp/x.db'", "only reading"), ("SELECT 1; SELECT 2", "one statement"), ("", "returns nothing"),
         ("SELECT nope FROM runs", "the views are"), ("SELECT * FROM nope", "the views are"), ("SELEC", "syntax error"),
         ("SELECT '\x00'", "SQL error"), ("SELECT '\ud800'", "SQL error"), ("SELECT ?", "SQL error"),
-        ("SELECT length(zeroblob(1000000000))", "SQL error"),
+        ("SELECT length(zeroblob(1000000000))", "larger than 8 MiB"),
+        (f"SELECT 'a' LIKE '{'%a' * 200}'", "may have 200 characters"),
     ],
 )  # fmt: skip
 def test_refused_in_one_line(filled, sql, message):
@@ -48,11 +50,34 @@ def test_refused_in_one_line(filled, sql, message):
 
 
 def test_limits(filled):
-    result = run_query(filled, "SELECT * FROM metrics", row_limit=3)
+    result = run_query(filled, "SELECT * FROM metrics", Limits(rows=3))
     assert len(result.rows) == 3 and result.truncated
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     with pytest.raises(Refused, match="longer than"):
-        run_query(filled, endless, time_limit_s=0.05)
+        run_query(filled, endless, Limits(seconds=0.05))
+
+
+NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+
+
+def test_large_values_are_cut_by_bytes(filled):
+    result = run_query(filled, f"{NUMBERS} SELECT zeroblob(1000000) FROM n LIMIT 300", Limits(bytes=5_000_000))
+    assert (len(result.rows), result.cut) == (5, "bytes")
+    assert len(run_query(filled, "SELECT zeroblob(1000)", Limits(bytes=10)).rows) == 1
+
+
+def test_few_large_steps_keep_the_time_limit(filled):
+    """Each row takes milliseconds inside one step of SQLite, so that a rare look at the clock would come too late."""
+    started = time.monotonic()
+    with pytest.raises(Refused, match="longer than"):
+        run_query(filled, f"{NUMBERS} SELECT max(length(hex(zeroblob(4000000 + i % 2)))) FROM n", Limits(seconds=0.3))
+    assert time.monotonic() - started < 5
+
+
+def test_a_query_can_be_cancelled(filled):
+    asked = []
+    with pytest.raises(Refused, match="cancelled"):
+        run_query(filled, f"{NUMBERS} SELECT max(i) FROM n", cancelled=lambda: len(asked) > 3 or bool(asked.append(1)))
 
 
 def test_without_a_database(home):

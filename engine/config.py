@@ -223,7 +223,7 @@ class TinyConfig(Section):
 
 
 class TraceConfig(Section):
-    rollouts_per_step: NonNegativeInt = option(16, "rollouts written per step for inspection, in whole groups (at most 64)", le=64)
+    rollouts_per_step: NonNegativeInt = option(16, "rollouts written per step for inspection, whole groups (at most 64)", le=64)
     max_mb_per_step: PositiveFloat = option(8.0, "size limit of one step's rollouts, compressed")
     max_mb_per_run: PositiveFloat = option(512.0, "size limit of all rollouts of a run")
 

@@ -19,7 +19,6 @@ from engine.records import Rollout, Segment
 from engine.train.plan import TraceTensors, TrainReport
 from engine.wire import RunDir, encode_line, write_atomic
 
-
 MAX_LABEL = 2000  # characters
 
 

@@ -180,7 +180,8 @@ def trace(index: int) -> protocol.TraceRollout:
         kept=[0, 0, 0, 0, 1, 0, 0, 0, 1], routing_mismatch=[[], [], [], [], [1], [], [], [], []])  # fmt: skip
     return protocol.TraceRollout(
         run=RUN_ID, attempt=1, step=4, rollout_id=f"g4-{index}", prompt_id="prompts.jsonl:8@0", group_id="g4",
-        version=4, max_staleness=2, label="4", reward=NAN if index == 3 else float(index % 2), score=float(index % 2), advantage=-1.0 if index == 0 else 1.0, turns=2,
+        version=4, max_staleness=2, label="4",
+        reward=NAN if index == 3 else float(index % 2), score=float(index % 2), advantage=-1.0 if index == 0 else 1.0, turns=2,
         truncated=index == 2, info={"turns": 2.0}, segments=[segment])  # fmt: skip
 
 

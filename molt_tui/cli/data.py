@@ -13,7 +13,7 @@ from molt_tui.cli.app import Json, Reference, app
 def trace(
     run: Reference,
     step: Annotated[int | None, typer.Option("--step", help="which step; the newest with recorded rollouts")] = None,
-    sort: Annotated[str, typer.Option("--sort", help="reward, length, masked, ratio, experts, staleness or recorded")] = "recorded",
+    sort: Annotated[str, typer.Option("--sort", help="reward, length, masked, ratio, experts, staleness")] = "recorded",
     reverse: Annotated[bool, typer.Option("--reverse", help="the other way round")] = False,
     every_step: Annotated[bool, typer.Option("--all", help="rollouts of every step")] = False,
     search: Annotated[str | None, typer.Option("--search", help="find text in the recorded rollouts of every step")] = None,
@@ -183,7 +183,7 @@ def export(
     rollouts: Annotated[bool, typer.Option("--rollouts", help="one row per recorded rollout")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="one row per token of the recorded rollouts")] = False,
     style: Annotated[str, typer.Option("--format", help="csv, jsonl or parquet")] = "csv",
-    target: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="a file instead of standard output")] = None,
+    target: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="a file, not standard output")] = None,
 ) -> None:
     """Write what runs recorded, as a stream of rows: metrics, events, rollouts or tokens."""
     import sys

@@ -53,7 +53,7 @@ def find(home: Home, name: str) -> SavedQuery:
 
 
 def save(home: Home, name: str, sql: str) -> None:
-    """Keep a query under a name; one of the same name is replaced. Raises Refused, or MoltError when the file cannot be written."""
+    """Keep a query under a name; one of the same name is replaced. Raises Refused, or MoltError where it cannot be written."""
     name = " ".join(name.split())
     if not name or len(name) > MAX_NAME or clean(name) != name:
         raise Refused(f"a name has 1 to {MAX_NAME} printable characters")

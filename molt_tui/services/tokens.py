@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from molt_tui.store.rows import MAX_LOG_RATIO, integer, log_ratio
+from molt_tui.store.rows import MAX_LOG_RATIO, integer, log_ratio, string
 from molt_tui.text import clean
 
-PROMPT, FEEDBACK, TRAINED, STALE, LOW, HIGH, MASKED = "prompt", "feedback", "trained", "over age", "ratio low", "ratio high", "masked"
+PROMPT, FEEDBACK, TRAINED = "prompt", "feedback", "trained"
+STALE, LOW, HIGH, MASKED = "over age", "ratio low", "ratio high", "masked"
 NOT_TRAINED = frozenset({STALE, LOW, HIGH, MASKED})
 SAMPLED = NOT_TRAINED | {TRAINED}
 _FLOOR = 1e-6
@@ -122,6 +123,8 @@ class Rollout:
         found: dict[int, str] = {start: f"segment {n + 1}" for n, start in enumerate(self.segment_starts) if n}
         version: int | None = None
         for i, state in enumerate(self.states):
+            if i in found:
+                version = None
             if state in SAMPLED and self.versions[i] != version:
                 version = self.versions[i]
                 word = "v?" if version is None else f"v{version}"
@@ -136,7 +139,7 @@ class Rollout:
         if state == FEEDBACK:
             return "not trained: feedback of the environment"
         if state == STALE:
-            return f"masked: over age, {self.staleness(index)} versions behind, at most {rule.max_staleness} are trained"
+            return f"masked: over age (at most {rule.max_staleness} behind)"
         if state in (LOW, HIGH):
             unit = {"token": "ratio", "seq": "ratio of the whole segment", "geo": "mean ratio of the segment"}
             what = unit.get(rule.level, rule.level) if rule.gating == "ratio" else f"{rule.gating} ({rule.level})"
@@ -172,10 +175,10 @@ def parse(record: Mapping[str, Any], config: Mapping[str, Any]) -> Rollout:
     info = record.get("info")
     return Rollout(
         run=clean(record.get("run", "")), attempt=integer(record.get("attempt")) or 0, step=integer(record.get("step")) or 0,
-        rollout_id=str(record.get("rollout_id", "")), group_id=str(record.get("group_id", "")),
+        rollout_id=string(record.get("rollout_id")) or "", group_id=string(record.get("group_id")) or "",
         prompt_id=clean(record.get("prompt_id", "")), reward=real(record.get("reward")), score=real(record.get("score")),
         advantage=real(record.get("advantage")), turns=integer(record.get("turns")), truncated=bool(record.get("truncated")),
-        label=None if record.get("label") is None else str(record["label"]), info=info if isinstance(info, dict) else {},
+        label=string(record.get("label")), info=info if isinstance(info, dict) else {},
         trained_version=trained, rule=rule, segment_starts=starts,
         **{**columns, "advantages": columns["advantages"] if own else None},
     )  # fmt: skip

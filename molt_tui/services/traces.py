@@ -9,7 +9,7 @@ from typing import Any
 
 from molt_tui.errors import NotFound
 from molt_tui.services.runs import Run
-from molt_tui.services.tokens import Rollout, parse
+from molt_tui.services.tokens import Rollout, parse, real
 from molt_tui.store.database import Store
 from molt_tui.store.rollouts import ingest_rollouts, rollout_files, step_records
 from molt_tui.store.rows import rollout_row, string
@@ -57,7 +57,7 @@ def steps(run: Run) -> list[int]:
 
 
 def step_file(run: Run, step: int | None = None) -> tuple[int, int, Path]:
-    """(attempt, step, path) of the recorded rollouts of one step, by default the newest; the newest attempt's. Raises NotFound."""
+    """(attempt, step, path) of the recorded rollouts of a step, by default the newest, of its newest attempt; raises NotFound."""
     files = rollout_files(run.directory)
     if not files:
         raise NotFound(f"{run.id} has no recorded rollouts (trace.rollouts_per_step, or no step is done yet)")
@@ -77,32 +77,33 @@ def rollouts(store: Store, run: Run, step: int | None = None, attempt: int | Non
     return step_records(store, run.num, number, at, path)
 
 
-def one(store: Store, run: Run, place: Place, config: Mapping[str, Any]) -> Rollout:
-    """One rollout token by token; raises NotFound."""
-    for record in rollouts(store, run, place.step, place.attempt):
+def pick(records: list[Row], run: Run, place: Place) -> Row:
+    """The record of one rollout among those of its step; raises NotFound."""
+    for record in records:
         if string(record.get("rollout_id")) == place.rollout_id:
-            return parse(record, config)
+            return record
     raise NotFound(f"{run.id} has no rollout {place.rollout_id!r} at step {place.step}")
+
+
+def reward_of(record: Row) -> float | None:
+    """The reward that a record names, NaN and infinities included."""
+    return real(record.get("reward"))
 
 
 def named(store: Store, run: Run, rollout_id: str, step: int | None = None) -> Rollout:
     """One rollout by its id, of a step, by default of the newest that has it; raises NotFound."""
     for at in [step] if step is not None else reversed(steps(run)):
-        attempt, number, _ = step_file(run, at)
-        try:
-            return one(store, run, Place(attempt, number, rollout_id), settings_of(run))
-        except NotFound:
-            continue
+        for record in rollouts(store, run, at):
+            if string(record.get("rollout_id")) == rollout_id:
+                return parse(record, settings_of(run))
     raise NotFound(f"{run.id} has no recorded rollout {rollout_id!r}; `molt-tui trace {run.id}` lists them")
 
 
 def group_of(store: Store, run: Run, place: Place, config: Mapping[str, Any]) -> list[Rollout]:
     """The recorded rollouts of the group that a rollout belongs to; raises NotFound."""
     records = rollouts(store, run, place.step, place.attempt)
-    for record in records:
-        if string(record.get("rollout_id")) == place.rollout_id:
-            return [parse(r, config) for r in records if r.get("group_id") == record.get("group_id")]
-    raise NotFound(f"{run.id} has no rollout {place.rollout_id!r} at step {place.step}")
+    group = pick(records, run, place).get("group_id")
+    return [parse(record, config) for record in records if record.get("group_id") == group]
 
 
 def summaries(records: list[Row]) -> list[Row]:

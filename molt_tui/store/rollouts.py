@@ -44,9 +44,17 @@ def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def trained_version(store: Store, run_num: int, attempt: int, step: int) -> int | None:
-    """The trainer's version when it consumed the batch of a step, from the publication that followed; None if there was none."""
-    sql = "SELECT min(version) - 1 AS v FROM event_rows WHERE run_num = ? AND attempt = ? AND kind = 'sync' AND step = ?"
-    return store.rows(sql, (run_num, attempt, step))[0]["v"]
+    """The trainer's version when it consumed the batch of a step: the one it reported then, less the publication before that."""
+    same = "e.run_num = m.run_num AND e.attempt = m.attempt"
+    published = (
+        f"EXISTS (SELECT 1 FROM event_rows e WHERE {same} AND e.kind = 'sync' AND e.step = m.step - 1 AND e.version = m.version)"
+    )
+    sql = (
+        f"SELECT m.version - {published} AS version FROM event_rows m"
+        " WHERE m.run_num = ? AND m.attempt = ? AND m.kind = 'metrics' AND m.step = ? ORDER BY m.seq DESC LIMIT 1"
+    )
+    found = store.rows(sql, (run_num, attempt, step))
+    return found[0]["version"] if found else None
 
 
 def step_records(store: Store, run_num: int, attempt: int, step: int, path: Path) -> list[dict[str, Any]]:

@@ -189,6 +189,11 @@ class MoltApp(App[str]):
 
         self.push_screen(RunScreen(run_id))
 
+    def open_traces(self, run_id: str) -> None:
+        from molt_tui.tui.screens.traces import TracesScreen
+
+        self.push_screen(TracesScreen(run_id))
+
     def open_launch(self) -> None:
         from molt_tui.tui.screens.launch import LaunchScreen
 

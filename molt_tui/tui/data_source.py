@@ -1,15 +1,23 @@
-"""What the Traces, token and Query screens ask for; a part of `Source`. Every method may block and is called off the UI thread."""
+"""What the Traces, token and Query screens ask for: a part of `Source`. Methods may block and are called off the UI thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from molt_tui.services.queries import SavedQuery
-from molt_tui.services.tokens import Rollout
-from molt_tui.services.traces import Place
-from molt_tui.store.query import QueryResult
+from molt_tui.text import clean
+
+if TYPE_CHECKING:
+    from molt_tui.services.queries import SavedQuery
+    from molt_tui.services.tokens import Rollout
+    from molt_tui.services.traces import Place
+    from molt_tui.store.query import QueryResult
+
+
+def one_line(text: str) -> str:
+    """Clean text of rollouts on one line, line ends as a visible mark."""
+    return clean(text).replace("\\n", "↵")
 
 
 @dataclass(frozen=True)
@@ -18,7 +26,8 @@ class TraceLine:
     is clean text."""
 
     place: Place
-    label: str
+    rollout: str
+    prompt_id: str
     group: str
     figures: Mapping[str, float | None]
     prompt: str = ""
@@ -45,6 +54,16 @@ class TraceView:
 
 
 @dataclass(frozen=True)
+class TokenPage:
+    """One rollout token by token. `rewards`: of the recorded rollouts of its group; `layers`: MoE layers of the model, None
+    where the run has not reported them."""
+
+    rollout: Rollout
+    rewards: Sequence[float | None] = ()
+    layers: int | None = None
+
+
+@dataclass(frozen=True)
 class Vocabulary:
     """What can be completed: words of SQL anywhere, names of metrics and runs inside quotes."""
 
@@ -62,7 +81,7 @@ class DataSource(Protocol):
         """Every step of a run; with `text` only rollouts that contain it."""
         ...
 
-    def rollout(self, run_id: str, place: Place) -> Rollout: ...
+    def rollout(self, run_id: str, place: Place) -> TokenPage: ...
 
     def group(self, run_id: str, place: Place) -> Sequence[Rollout]: ...
 

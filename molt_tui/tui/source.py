@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
+from molt_tui.tui.data_source import DataSource
+
 if TYPE_CHECKING:
     from molt_tui.tui.view import RunView
     from molt_tui.verdict import Verdict
@@ -76,7 +78,7 @@ class Form:
     command: str
 
 
-class Source(Protocol):
+class Source(DataSource, Protocol):
     def ingest(self) -> None: ...
 
     def runs(self) -> Sequence[RunLine]: ...

@@ -20,6 +20,7 @@ from molt_tui.store.home import Home
 from molt_tui.text import clean, log_line
 from molt_tui.tui.read_only import changes
 from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
+from molt_tui.tui.store_data import StoreData
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.braille import Point, thin
 from molt_tui.verdict import headline, judge
@@ -30,7 +31,7 @@ TREND_POINTS, EVENTS, LOG_LINES, TREND_RUNS = 40, 200, 500, 300
 SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "note")
 
 
-class StoreSource:
+class StoreSource(StoreData):
     """Everything the screens ask, answered from molt.db and the run directories."""
 
     def __init__(self, home: Home, *, read_only: bool = False) -> None:

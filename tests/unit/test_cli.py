@@ -116,9 +116,10 @@ def test_trace(molt, golden):
 
 def test_one_rollout_token_by_token(molt, golden):
     tokens = json.loads(molt("trace", "last", "--rollout", "g4-1", "--json")[1])
-    assert [t["reason"].split(":")[0] for t in tokens][3:] == ["not trained", "trained", "not trained", "not trained", "masked", "trained"]
+    reasons = [t["reason"].split(":")[0] for t in tokens]
+    assert reasons[3:] == ["not trained", "trained", "not trained", "not trained", "masked", "trained"]
     assert tokens[4]["mismatched_layers"] == [1] and tokens[4]["version"] == 3 and tokens[4]["staleness"] == 1
-    code, out, err = molt("trace", "last", "--rollout", "g4-1")
+    _, out, err = molt("trace", "last", "--rollout", "g4-1")
     assert "\x1b" not in out and "expected 4" in err and len(out.splitlines()) == 10
     assert molt("trace", "last", "--rollout", "nope")[0] == 3
 
@@ -138,7 +139,7 @@ def test_saved_queries(molt, golden):
 
 def test_every_shipped_query_runs(molt, golden):
     for saved in json.loads(molt("query", "--list", "--json")[1]):
-        code, out, err = molt("query", "--saved", saved["name"], "--json")
+        code, _, err = molt("query", "--saved", saved["name"], "--json")
         assert code == 0, err
 
 

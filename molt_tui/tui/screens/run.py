@@ -70,6 +70,7 @@ class RunScreen(RunControls, MoltScreen):
     ESCAPE_TO_MINIMIZE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "log", "Log", id="run.log"),
+        Binding("t", "traces", "Traces", id="run.traces"),
         *RunControls.CONTROLS,
         Binding("tab,right,down,j", "app.focus_next", "Next panel", show=False, id="run.next"),
         Binding("shift+tab,left,up,k,h", "app.focus_previous", "Previous panel", show=False, id="run.previous"),
@@ -159,6 +160,9 @@ class RunScreen(RunControls, MoltScreen):
         log.add_class("-shown")
         self.maximize(log, container=False)
         log.focus()
+
+    def action_traces(self) -> None:
+        self.molt.open_traces(self.run_id)
 
     def action_back(self) -> None:
         """One level: out of a zoomed panel, else to the screen before."""

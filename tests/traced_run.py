@@ -53,8 +53,10 @@ def segment(turns: Sequence[tuple[Sequence[str], int | None]], gaps: dict[int, f
 
 def rollout(step: int, group: int, index: int, reward: Any, segments: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {
-        "run": RUN_ID, "attempt": 1, "step": step, "rollout_id": f"tools:{group}#{step}/{index}", "prompt_id": f"tools.jsonl:{group}@0",
-        "group_id": f"tools:{group}#{step}", "version": step - 1, "max_staleness": 2, "label": "391", "reward": reward, "score": reward,
+        "run": RUN_ID, "attempt": 1, "step": step, "rollout_id": f"tools:{group}#{step}/{index}",
+        "prompt_id": f"tools.jsonl:{group}@0",
+        "group_id": f"tools:{group}#{step}", "version": step - 1, "max_staleness": 2, "label": "391",
+        "reward": reward, "score": reward,
         "advantage": None if not isinstance(reward, float) else round(2 * reward - 0.8, 3), "turns": 2, "truncated": False,
         "info": {"exact": reward, "tool_calls": 1.0}, "segments": segments, **more,
     }  # fmt: skip

@@ -27,9 +27,10 @@ def trace(
     from molt_tui.cli.session import fresh_run
     from molt_tui.errors import Refused
     from molt_tui.services import traces
+    from molt_tui.tokens import ORDERS
 
-    if sort not in traces.SORTS:
-        raise Refused(f"--sort: {sort!r} is not one of {', '.join(traces.SORTS)}")
+    if sort not in ORDERS:
+        raise Refused(f"--sort: {sort!r} is not one of {', '.join(ORDERS)}")
     whole = every_step or search is not None
     with fresh_run(run, rollouts=whole) as (store, found):
         if search is not None:
@@ -88,7 +89,7 @@ def _print_texts(rows: list[dict]) -> None:
 def _print_tokens(rollout: object, as_json: bool) -> None:
     from engine.wire import to_wire
     from molt_tui.cli import output
-    from molt_tui.services.tokens import Rollout
+    from molt_tui.tokens import Rollout
 
     assert isinstance(rollout, Rollout)
     rows = [(i, rollout.ids[i], rollout.pieces[i], rollout.logprobs[i], rollout.train_logprobs[i], rollout.ratio(i),

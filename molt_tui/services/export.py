@@ -12,10 +12,10 @@ from typing import IO, Any
 from molt_tui.errors import MoltError, Refused
 from molt_tui.services.runs import Run
 from molt_tui.services.tables import WRITERS, write_parquet
-from molt_tui.services.tokens import parse
 from molt_tui.services.traces import settings_of
 from molt_tui.store.database import Store, store_errors
 from molt_tui.store.rollouts import rollout_files, step_records
+from molt_tui.tokens import parse
 
 FORMATS = ("csv", "jsonl", "parquet")
 Row = Sequence[Any]

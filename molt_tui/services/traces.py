@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from molt_tui.errors import NotFound
 from molt_tui.services.runs import Run
-from molt_tui.services.tokens import Rollout, parse, real
 from molt_tui.store.database import Store
 from molt_tui.store.rollouts import ingest_rollouts, rollout_files, step_records
 from molt_tui.store.rows import rollout_row, string
+from molt_tui.tokens import ORDERS, Place, Rollout, parse, real
 
 Row = dict[str, Any]
-SORTS: dict[str, tuple[str, bool]] = {
-    "recorded": ("o.step", False),
-    "reward": ("o.reward", True),
-    "length": ("o.sampled", True),
-    "masked": ("o.masked * 1.0 / max(o.sampled, 1)", True),
-    "ratio": ("max(o.ratio_extreme, 1.0 / o.ratio_extreme)", True),
-    "experts": ("o.mismatched * 1.0 / max(o.sampled, 1)", True),
-    "staleness": ("o.staleness_max", True),
+_EXPRESSIONS = {
+    "recorded": "o.step",
+    "reward": "o.reward",
+    "length": "o.sampled",
+    "masked": "o.masked * 1.0 / max(o.sampled, 1)",
+    "ratio": "max(o.ratio_extreme, 1.0 / o.ratio_extreme)",
+    "experts": "o.mismatched * 1.0 / max(o.sampled, 1)",
+    "staleness": "o.staleness_max",
 }
 _COLUMNS = (
     "o.attempt, o.step, o.rollout_id, o.prompt_id, o.group_id, o.reward, o.score, o.advantage, o.turns, o.truncated, o.segments,"
@@ -30,15 +29,6 @@ _COLUMNS = (
     " o.ratio_extreme, o.label, o.info, o.prompt_chars"
 )
 SHOWN_CHARS = 4000
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a rollout is recorded."""
-
-    attempt: int
-    step: int
-    rollout_id: str
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -112,12 +102,12 @@ def summaries(records: list[Row]) -> list[Row]:
 
 
 def ordered(rows: Iterable[Row], sort: str, *, reverse: bool = False) -> list[Row]:
-    """Rows by one of SORTS; what was not measured comes last either way."""
+    """Rows by one of ORDERS; what was not measured comes last either way."""
     if sort == "recorded":
         return list(rows)[:: -1 if reverse else 1]
     values = [(_KEYS[sort](row), row) for row in rows]
     known = [(value, row) for value, row in values if value is not None]
-    known.sort(key=lambda pair: pair[0], reverse=SORTS[sort][1] != reverse)
+    known.sort(key=lambda pair: pair[0], reverse=ORDERS[sort] != reverse)
     return [row for _, row in known] + [row for value, row in values if value is None]
 
 
@@ -136,9 +126,8 @@ _KEYS: dict[str, Callable[[Row], float | None]] = {
 
 
 def whole_run(store: Store, run: Run, sort: str, *, reverse: bool = False, limit: int = 1000) -> list[Row]:
-    """Rollouts of every step of a run by one of SORTS, at most `limit`, what was not measured last."""
-    expression, descending = SORTS[sort]
-    way = "DESC" if descending != reverse else "ASC"
+    """Rollouts of every step of a run by one of ORDERS, at most `limit`, what was not measured last."""
+    expression, way = _EXPRESSIONS[sort], "DESC" if ORDERS[sort] != reverse else "ASC"
     sql = (
         f"SELECT r.id AS run, {_COLUMNS}, substr(o.text, 1, {SHOWN_CHARS}) AS text"
         " FROM rollout_rows o JOIN runs r ON r.num = o.run_num"

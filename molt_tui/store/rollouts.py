@@ -45,10 +45,8 @@ def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
 
 def trained_version(store: Store, run_num: int, attempt: int, step: int) -> int | None:
     """The trainer's version when it consumed the batch of a step: the one it reported then, less the publication before that."""
-    same = "e.run_num = m.run_num AND e.attempt = m.attempt"
-    published = (
-        f"EXISTS (SELECT 1 FROM event_rows e WHERE {same} AND e.kind = 'sync' AND e.step = m.step - 1 AND e.version = m.version)"
-    )
+    of_it = "e.run_num = m.run_num AND e.attempt = m.attempt AND e.step = m.step - 1 AND e.version = m.version"
+    published = f"EXISTS (SELECT 1 FROM event_rows e WHERE {of_it} AND e.kind = 'sync')"
     sql = (
         f"SELECT m.version - {published} AS version FROM event_rows m"
         " WHERE m.run_num = ? AND m.attempt = ? AND m.kind = 'metrics' AND m.step = ? ORDER BY m.seq DESC LIMIT 1"

@@ -10,9 +10,8 @@ from molt_tui.text import clean
 
 if TYPE_CHECKING:
     from molt_tui.services.queries import SavedQuery
-    from molt_tui.services.tokens import Rollout
-    from molt_tui.services.traces import Place
     from molt_tui.store.query import QueryResult
+    from molt_tui.tokens import Place, Rollout
 
 
 def one_line(text: str) -> str:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from molt_tui.errors import MoltError, NotFound
 from molt_tui.services import metrics, queries, runs, tables, traces
-from molt_tui.services.tokens import Rollout
-from molt_tui.services.traces import Place
 from molt_tui.store.query import QueryResult, run_query
 from molt_tui.text import clean
+from molt_tui.tokens import Place, Rollout
 from molt_tui.tui import format
 from molt_tui.tui.data_source import TokenPage, TraceLine, TraceView, Vocabulary, one_line
 
@@ -23,11 +22,13 @@ if TYPE_CHECKING:
     from molt_tui.store.home import Home
 
 MOST_LINES, PREVIEW_CHARS = 1000, 2000
-KEYWORDS = ("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ON", "AS", "AND", "OR", "NOT",
-            "IN", "LIKE", "IS NULL", "IS NOT NULL", "BETWEEN", "DISTINCT", "DESC", "CASE", "WHEN", "THEN", "ELSE", "END", "WITH",
-            "count(*)", "avg(", "min(", "max(", "sum(", "round(", "coalesce(", "json_extract(", "substr(", "length(")  # fmt: skip
-FIGURES = ("reward", "score", "advantage", "turns", "sampled", "masked", "mismatched", "ratio_mean", "ratio_extreme", "min_version",
-           "max_version", "staleness_max")  # fmt: skip
+KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ON", "AS", "AND", "OR", "NOT",
+    "IN", "LIKE", "IS NULL", "IS NOT NULL", "BETWEEN", "DISTINCT", "DESC", "CASE", "WHEN", "THEN", "ELSE", "END", "WITH",
+    "count(*)", "avg(", "min(", "max(", "sum(", "round(", "coalesce(", "json_extract(", "substr(", "length(",
+)  # fmt: skip
+FIGURES = ("reward", "score", "advantage", "turns", "sampled", "masked", "mismatched", "ratio_mean", "ratio_extreme",
+           "min_version", "max_version", "staleness_max")  # fmt: skip
 
 
 def trace_line(row: Mapping[str, Any]) -> TraceLine:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rich.cells import cell_len, chop_cells
 
-from molt_tui.services.tokens import Rollout
+from molt_tui.tokens import Rollout
 
 LABEL, RULE = -1, -2
 NEWLINE = "\\n"

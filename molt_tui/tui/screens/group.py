@@ -12,9 +12,8 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Footer, Static
 
-from molt_tui.services.tokens import Rollout
-from molt_tui.services.traces import Place
 from molt_tui.text import clean
+from molt_tui.tokens import Place, Rollout
 from molt_tui.tui import format
 from molt_tui.tui.data_source import one_line
 from molt_tui.tui.screens.base import MoltScreen
@@ -38,7 +37,8 @@ def head_of(rollout: Rollout, width: int) -> Content:
     lines = [
         Content.assemble(("reward ", "$quiet"), (format.number(rollout.reward), "bold"), ("  advantage ", "$quiet"),
                          (format.number(rollout.advantage), "bold")),
-        Content.assemble((f"{rollout.sampled} tokens{cut}", ""), (masked, "$text-warning"), ("  " + info_words(rollout.info), "$quiet")),
+        Content.assemble((f"{rollout.sampled} tokens{cut}", ""), (masked, "$text-warning"),
+                         ("  " + info_words(rollout.info), "$quiet")),
         Content.styled(clean(rollout.rollout_id), "$quiet"),
     ]  # fmt: skip
     return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)

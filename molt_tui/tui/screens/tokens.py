@@ -13,9 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Footer, Static
 
-from molt_tui.services.tokens import FEEDBACK, NOT_TRAINED, PROMPT, SAMPLED, TRAINED, Rollout
-from molt_tui.services.traces import Place
 from molt_tui.text import clean
+from molt_tui.tokens import FEEDBACK, NOT_TRAINED, PROMPT, SAMPLED, TRAINED, Place, Rollout
 from molt_tui.tui import clipboard, format
 from molt_tui.tui.data_source import TokenPage, one_line
 from molt_tui.tui.screens.base import MoltScreen
@@ -156,8 +155,8 @@ class TokenScreen(MoltScreen):
     TITLE = "Tokens"
     HELP = (
         "One rollout token by token. Colour: the ratio of the trainer's probability to the sampler's, blue above 1, amber below."
-        " Underlined: beyond a factor of 2. Struck: sampled but masked, so not trained. Dim: prompt and feedback. ⟨v12⟩: from here"
-        " on policy version 12 sampled.\n\n"
+        " Underlined: beyond a factor of 2. Struck: sampled but masked, so not trained. Dim: prompt and feedback. ⟨v12⟩: policy"
+        " version 12 sampled from here on.\n\n"
         "m shows the same as characters below each line. The lines at the bottom are about the token under the cursor."
     )
     BINDINGS: ClassVar[list[BindingType]] = [

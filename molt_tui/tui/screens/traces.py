@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Footer, Input, Static
 
-from molt_tui.services.traces import SORTS
+from molt_tui.tokens import ORDERS
 from molt_tui.tui import clipboard, format
 from molt_tui.tui.data_source import TraceLine, TraceView
 from molt_tui.tui.screens.base import MoltScreen
@@ -66,7 +66,7 @@ class TracesScreen(MoltScreen):
     HELP = (
         "Recorded rollouts, one a line. Advantage: what the rollout's tokens were trained with. Masked: sampled tokens that were"
         " not trained. Ratio: trainer/sampler of the token where they differ most. Experts: tokens for which the router chose"
-        " other experts than the sampler. Stale: versions between the oldest token and the trainer. A length with + was cut off.\n\n"
+        " other experts than the sampler. Stale: versions between the oldest token and the trainer. Length with +: cut off.\n\n"
         "Enter shows a rollout token by token, v the rollouts of its group side by side."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -144,7 +144,7 @@ class TracesScreen(MoltScreen):
         table = self.query_one(KeyTable)
         columns = WIDE if self.wide else NARROW
         named = SORTED_COLUMN.get(self.order)
-        mark = "▲" if (self.order in SORTS and SORTS[self.order][1]) == self.reversed else "▼"
+        mark = "▲" if ORDERS[self.order] == self.reversed else "▼"
         table.set_columns(
             [Column(f"{mark}{c.label}"[: c.width or 99], c.width, c.right) if c.label == named else c for c in columns]
         )
@@ -242,7 +242,7 @@ class TracesScreen(MoltScreen):
         self._again()
 
     def action_sort(self) -> None:
-        names = list(SORTS)
+        names = list(ORDERS)
         self.order = names[(names.index(self.order) + 1) % len(names)]
         self.load()
 

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
 
-from molt_tui.services.tokens import NOT_TRAINED, SAMPLED, Rollout
+from molt_tui.tokens import NOT_TRAINED, SAMPLED, Rollout
 from molt_tui.tui.token_layout import LABEL, Layout, Piece, lay_out
 
 # |log ratio| from which a shade begins: 5 %, 20 %, a factor of 2, a factor of 5.

@@ -23,6 +23,19 @@ _FLOOR = 1e-6
 _WIRE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
+# How lists of rollouts can be ordered, and whether the largest comes first.
+ORDERS = {"recorded": False, "reward": True, "length": True, "masked": True, "ratio": True, "experts": True, "staleness": True}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rollout is recorded."""
+
+    attempt: int
+    step: int
+    rollout_id: str
+
+
 @dataclass(frozen=True)
 class Rule:
     """What the run masks by: the importance correction and the staleness bound; None where it is not known."""

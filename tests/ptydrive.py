@@ -42,8 +42,13 @@ class PtyProgram:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
-        with contextlib.suppress(OSError):
+        self.close_terminal()
+
+    def close_terminal(self) -> None:
+        """As a lost SSH connection does."""
+        if self.main >= 0:
             os.close(self.main)
+            self.main = -1
 
     @staticmethod
     def _set_size(descriptor: int, size: tuple[int, int]) -> None:

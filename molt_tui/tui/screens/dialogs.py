@@ -47,6 +47,8 @@ class Confirm(ModalScreen[bool]):
 class TooSmall(ModalScreen[None]):
     """Covers everything, so that no key reaches what cannot be seen; only quitting works."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "app.quit", "Quit", id="too_small.quit")]
+
     def compose(self) -> ComposeResult:
         yield Static("", id="card", markup=False)
 

@@ -1,4 +1,9 @@
-"""The memory table against public model configurations and numbers worked by hand."""
+"""The memory table against public model configurations and numbers worked by hand.
+
+Sources of the sizes in architecture.PUBLIC: Qwen3-4B and Qwen3-30B-A3B as in NVIDIA-NeMo/Megatron-Bridge at 07d0d14,
+src/megatron/bridge/models/qwen/qwen_provider.py (Qwen3ModelProvider4B, Qwen3MoEModelProvider30B_A3B, each of which names the
+hub page it follows); DeepSeek-V3 as in the defaults of transformers' DeepseekV3Config, which a test reads.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,34 @@ def config(**flags):
 def test_parameters_of_public_models(model, total, experts, active):
     found = from_config(PUBLIC[model])
     assert (found.total, found.experts, found.active) == (total, experts, active)
+
+
+def test_deepseek_v3_is_what_transformers_says():
+    from transformers import DeepseekV3Config
+
+    theirs, ours = DeepseekV3Config().to_dict(), PUBLIC["deepseek-ai/DeepSeek-V3"]
+    compared = {name for name in ours if name in theirs}
+    assert {name: ours[name] for name in compared} == {name: theirs[name] for name in compared}
+    # How experts are placed and chosen is in the hub's config.json and in the model's code, not in these defaults.
+    assert ours.keys() - compared <= {"moe_layer_freq", "topk_method"}
+
+
+def test_qwen3_is_what_megatron_bridge_says():
+    """Its providers, by their own field names."""
+    for model, size in {
+        "Qwen/Qwen3-4B": {"num_layers": 36, "hidden_size": 2560, "num_attention_heads": 32, "num_query_groups": 8,
+                          "kv_channels": 128, "ffn_hidden_size": 9728, "share_embeddings_and_output_weights": True},
+        "Qwen/Qwen3-30B-A3B": {"num_layers": 48, "hidden_size": 2048, "num_attention_heads": 32, "num_query_groups": 4,
+                               "kv_channels": 128, "ffn_hidden_size": 6144, "moe_ffn_hidden_size": 768, "num_moe_experts": 128,
+                               "moe_router_topk": 8, "share_embeddings_and_output_weights": False},
+    }.items():  # fmt: skip
+        names = {"num_layers": "num_hidden_layers", "num_query_groups": "num_key_value_heads", "kv_channels": "head_dim",
+                 "ffn_hidden_size": "intermediate_size", "moe_ffn_hidden_size": "moe_intermediate_size",
+                 "num_moe_experts": "num_experts", "moe_router_topk": "num_experts_per_tok",
+                 "share_embeddings_and_output_weights": "tie_word_embeddings"}  # fmt: skip
+        ours = PUBLIC[model]
+        assert {names.get(k, k): v for k, v in size.items()} == {names.get(k, k): ours[names.get(k, k)] for k in size}
+        assert ours["vocab_size"] == 151936
 
 
 def test_llama_and_qwen2_shapes():

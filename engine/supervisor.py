@@ -85,7 +85,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 class Supervisor:
-    """One attempt. `command` is the controller; the run directory and `--attempt N` are appended to it."""
+    """One attempt. `command` is the controller; the run directory and `--attempt N` are appended to it.
+
+    A subclass may override `watch`, `signalled` and `explain`, which do nothing here.
+    """
 
     def __init__(self, run: RunDir, command: Sequence[str], grace: float = GRACE_SECONDS) -> None:
         self.run, self.command, self.grace = run, list(command), grace
@@ -124,10 +127,21 @@ class Supervisor:
             self._start()
             while self.ended is None:
                 self._tick(POLL_SECONDS)
+                self.watch()
         except Exception as error:
             self.error = f"supervisor: {error}"
             self._keep_traceback()
         return self._finish()
+
+    def watch(self) -> None:
+        """Called at least every second while the controller lives."""
+
+    def signalled(self, number: int) -> None:
+        """Called with every signal to stop, after it was passed on; the controller may have ended just before."""
+
+    def explain(self, reason: str, detail: str) -> tuple[str, str]:
+        """Reason and detail of the exit record, which can be made more exact here."""
+        return reason, detail
 
     def _reserve_space(self) -> None:
         """Hold a little space for the exit record: a run that ends because the disk is full can then say so."""
@@ -210,14 +224,13 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
-        if self.ended is not None:
-            return
-        if self.stop_reason is None:
+        if self.ended is None and self.stop_reason is None:
             self.stop_reason, self.stop_began = STOP_SIGNALS[number], time.monotonic()
             self._phase("stopping", f"{name}: checkpoint, then stop")
             self._signal_controller(signal.SIGTERM)
-        elif time.monotonic() - self.stop_began > REPEAT_SECONDS and not self.killed:
+        elif self.ended is None and time.monotonic() - self.stop_began > REPEAT_SECONDS and not self.killed:
             self._kill_controller(f"second {name}")
+        self.signalled(number)
 
     def _kill_controller(self, why: str) -> None:
         self.killed = True
@@ -253,7 +266,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self._reserve.unlink()
         self.progress = _read(self.run.attempt(self.number) / "progress.json")
-        reason, detail = self._verdict()
+        reason, detail = self.explain(*self._verdict())
         folder = self.run.attempt(self.number)
         self._write_exit(folder, self.number, reason, detail, self.ended, self.progress.get("step"))
         phase = "failed" if reason == "crashed" else reason

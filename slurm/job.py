@@ -21,6 +21,7 @@ from slurm.allocation import Job, call, folder, kill_wait, read_settings, show_j
 from slurm.decide import WAIT_SECONDS, Action, next_action, reason_of_signal
 
 FENCE_SECONDS = 3.0
+WHY_SECONDS = 3.0
 OLDER_START_SECONDS = 120.0
 REQUEUED_SECONDS = 300.0
 REQUEUE_SECONDS = 180.0
@@ -31,17 +32,17 @@ NO_ANSWER = ("Unable to contact", "timed out", "Connection refused", "communicat
 
 
 class JobSupervisor(Supervisor):
-    """A supervisor that ends at once when another job start has taken the run, and that remembers Slurm's signal."""
+    """A supervisor that asks Slurm why it is signalled, and ends at once when another job start has taken the run."""
 
     def __init__(self, run: RunDir, job: Job, term_grace: float, grace: float) -> None:
         python = os.environ.get("MOLT_JOB_PYTHON") or sys.executable
         super().__init__(run, [python, "-m", "slurm.attempt"], grace)
         self.job, self.term_grace = job, term_grace
-        self.signalled = ""
+        self.why: tuple[str, str] | None = None
+        self.by_warning = False
         self._fence_at = 0.0
 
-    def _tick(self, seconds: float) -> None:
-        super()._tick(seconds)
+    def watch(self) -> None:
         if time.monotonic() - self._fence_at < FENCE_SECONDS:
             return
         self._fence_at = time.monotonic()
@@ -50,12 +51,22 @@ class JobSupervisor(Supervisor):
             print("another job start has taken this run: ended", file=sys.stderr, flush=True)
             os._exit(9)
 
-    def _on_signal(self, number: int) -> None:
-        if not self.signalled:
-            self.signalled = signal.Signals(number).name
-            if number == signal.SIGTERM:
-                self.grace = self.term_grace
-        super()._on_signal(number)
+    def signalled(self, number: int) -> None:
+        """Slurm has settled why before it signals, so it is asked now, while the controller saves."""
+        if self.why is not None:
+            return
+        if number == signal.SIGTERM:
+            self.grace = self.term_grace
+        self.by_warning = number == signal.SIGUSR1
+        record = show_job(self.job.id, WHY_SECONDS)
+        self.why = reason_of_signal(signal.Signals(number).name, record, self.job.restart)
+
+    def explain(self, reason: str, detail: str) -> tuple[str, str]:
+        """Slurm's reason for an attempt that it ended; what the controller saved after a warning stays in the words."""
+        if self.why is None or reason == "completed":
+            return reason, detail
+        saved = detail if self.by_warning and reason == "preempted" else ""
+        return self.why[0], f"{self.why[1]}; {saved}" if saved else self.why[1]
 
 
 class RunningJob:
@@ -77,7 +88,6 @@ class RunningJob:
             supervisor = JobSupervisor(self.run, self.job, term_grace, grace)
             self._attempt(supervisor)
             self._listen()
-            self._say_why(supervisor)
             action = next_action(self._exits(), requeue=self.settings.requeue, max_restarts=self.settings.max_restarts,
                                  first_wait=self.first_wait)  # fmt: skip
             print(f"attempt {supervisor.number}: {action.kind}: {action.words}", flush=True)
@@ -110,22 +120,6 @@ class RunningJob:
             with contextlib.suppress(OSError, ValueError):
                 records.append(json.loads((self.run.attempt(number) / "exit.json").read_bytes()))
         return records
-
-    def _say_why(self, supervisor: JobSupervisor) -> None:
-        """Put Slurm's reason into the exit record of an attempt that ended by Slurm's signal."""
-        path = self.run.attempt(supervisor.number) / "exit.json"
-        if not supervisor.signalled:
-            return
-        with contextlib.suppress(OSError, ValueError):
-            record = json.loads(path.read_bytes())
-            if record.get("reason") not in ("cancelled", "preempted", "failed", "crashed"):
-                return
-            seconds = 3.0 if supervisor.signalled == "SIGTERM" else 15.0
-            reason, words = reason_of_signal(supervisor.signalled, show_job(self.job.id, seconds), self.job.restart)
-            saved = record.get("detail") if supervisor.signalled == "SIGUSR1" and record["reason"] == "preempted" else ""
-            record |= {"reason": reason, "detail": f"{words}; {saved}" if saved else words}
-            write_atomic(path, encode_line(record))
-            self._status(phase=reason, detail=record["detail"])
 
     def _before_restart(self, action: Action) -> Action:
         """Wait before a restart; the allocation may end or have lost a node meanwhile."""

@@ -89,6 +89,7 @@ class ScriptedEngine(MailboxHost):
 
     routing   (layers, top_k) of a MoE, None for a dense model; row p of version v holds (p + v + layer + slot) % 8
     fault     called once per request: None, "abort", "error", "nan", "hang" or "crash"
+    logprob   log-prob of every token that a version samples
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class ScriptedEngine(MailboxHost):
         routing: tuple[int, int] | None = None,
         fault: Callable[[GenerateRequest], str | None] = lambda request: None,
         stride: int = 1,
+        logprob: Callable[[int], float] = lambda version: -(version + 1) / 64,
     ) -> None:
         self.script, self.step_s, self.max_num_seqs = script or Script(), step_s, max_num_seqs
-        self.routing, self.fault, self.stride = routing, fault, stride
+        self.routing, self.fault, self.stride, self.logprob = routing, fault, stride, logprob
         self.version = 0
         self.crashed = False
         self.requests: list[GenerateRequest] = []
@@ -178,7 +180,7 @@ class ScriptedEngine(MailboxHost):
             self._waiting.remove(running)
 
     def _result(self, running: _Running, reason: str) -> GenerateResult:
-        logprobs = [-(version + 1) / 64 for version in running.versions]
+        logprobs = [self.logprob(version) for version in running.versions]
         return GenerateResult(running.tokens, logprobs, running.versions, reason, self._rows(running))
 
     def _rows(self, running: _Running) -> np.ndarray | None:
@@ -222,7 +224,7 @@ class ScriptedEngine(MailboxHost):
         return {}
 
     async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
-        return [np.full(len(s) - 1, -(self.version + 1) / 64, dtype=np.float32) for s in sequences]
+        return [np.full(len(s) - 1, self.logprob(self.version), dtype=np.float32) for s in sequences]
 
     async def stats(self) -> EngineStats:
         return EngineStats(len(self._running), len(self._waiting), None, 0, self.version, self.tokens, self.busy_s)

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,17 @@ class Attempt:
     inbox: Inbox
     cluster: Cluster
 
-    async def execute(self) -> None:
-        """From nothing to the end of training. Raises Stopped, or whatever ended the run."""
+    async def execute(self, listen: Callable[[], None]) -> None:
+        """From nothing to the end of training. Raises Stopped, or whatever ended the run.
+
+        `listen` installs the signal handlers once more: Ray puts one of its own in their place, which aborts the process 3 s
+        after a SIGTERM, however long the checkpoint takes.
+        """
         if self.config.algo.advantage.estimator_path:
             load_own_estimator(self.run.path / self.config.algo.advantage.estimator_path)
         self._phase("starting", "ray")
         await asyncio.to_thread(self.cluster.start_ray)
+        listen()
         self.cluster.create_actors()
         self._phase("starting", "model")
         model = await asyncio.to_thread(self._build_model)
@@ -146,7 +152,6 @@ def check_layers(trained: list[int], sampled: list[int]) -> None:
 async def _run(attempt: Attempt) -> int:
     """Execute with signals turned into a stop command; every end is written down with its reason."""
     loop = asyncio.get_running_loop()
-    work = asyncio.create_task(attempt.execute())
 
     def stop() -> None:
         if attempt.progress.state.get("phase") in ("running", "paused"):
@@ -154,8 +159,12 @@ async def _run(attempt: Attempt) -> int:
         else:
             work.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    def listen() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+
+    listen()
+    work = asyncio.create_task(attempt.execute(listen))
     try:
         await work
         return _ended(attempt, "completed", "", EXIT_COMPLETED)

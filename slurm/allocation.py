@@ -99,6 +99,12 @@ def show_job(job_id: str, seconds: float = QUERY_SECONDS) -> dict[str, str]:
     )
 
 
+def lost_nodes(node_list: str, seconds: float = QUERY_SECONDS) -> str:
+    """Which of these nodes are out of service, by name; empty when none is or nobody knows."""
+    code, text = call(["sinfo", "-h", "-N", "-n", node_list, "-t", "down,fail,no_respond", "-o", "%N"], seconds)
+    return ", ".join(sorted(set(text.split()))) if code == 0 else ""
+
+
 def kill_wait(default: float = 30.0) -> float:
     """Seconds between Slurm's TERM and its KILL on this cluster."""
     _, text = call(["scontrol", "show", "config"])

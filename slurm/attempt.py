@@ -23,11 +23,12 @@ START_SECONDS = 600.0
 LET_GO_SECONDS = 12.0
 
 
-def in_container(settings: Settings, run: RunDir) -> tuple[list[str], list[str]]:
+def in_container(job: Job, run: RunDir, settings: Settings) -> tuple[list[str], list[str]]:
     """(options for srun, words before a command) that put a command into the container; both empty without one."""
     if settings.container is None:
         return [], []
-    mounts = [f"{run.path}:{run.path}", f"{os.environ['MOLT_LIBRARY']}:{os.environ['MOLT_LIBRARY']}", *settings.container_mounts]
+    library = job.environment.get("MOLT_LIBRARY", "")
+    mounts = [f"{run.path}:{run.path}", f"{library}:{library}", *settings.container_mounts]
     if settings.container_kind == "pyxis":
         return [f"--container-image={settings.container}", f"--container-mounts={','.join(mounts)}"], []
     binds = [word for mount in mounts for word in ("--bind", mount)]
@@ -42,6 +43,25 @@ def step(job: Job, nodes: int, options: list[str]) -> list[str]:
     return [*argv, f"--cpus-per-task={cpus}"] if cpus else argv
 
 
+def nodes_command(job: Job, run: RunDir, number: int, settings: Settings, python: str) -> list[str]:
+    """One task per node, each of which holds Ray there until the attempt ends."""
+    options, prefix = in_container(job, run, settings)
+    log = run.attempt(number) / "logs" / "node-%n.log"
+    step_of_all = step(job, job.nodes, [f"--output={log}", f"--error={log}", *options])
+    return [*step_of_all, *prefix, python, "-m", "slurm.node", str(run.path), str(number)]
+
+
+def controller_command(job: Job, run: RunDir, number: int, settings: Settings, python: str) -> list[str]:
+    """The controller, on this node; a pyxis container is entered through srun."""
+    options, prefix = in_container(job, run, settings)
+    head = step(job, 1, ["--nodelist=" + job.environment.get("SLURMD_NODENAME", ""), *options]) if options else []
+    return [*head, *prefix, python, "-m", "engine", "attempt", str(run.path), "--attempt", str(number)]
+
+
+def without_lifeline(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name != PIPE_VARIABLE}
+
+
 class NodesFailed(Exception):
     """Ray did not come up, or its step ended; the message says why."""
 
@@ -54,7 +74,6 @@ class Attempt:
         self.job, self.settings = Job.here(), read_settings(run)
         self.folder = run.attempt(number)
         self.python = os.environ.get("MOLT_PYTHON") or sys.executable
-        self.options, self.prefix = in_container(self.settings, run)
         self.nodes: subprocess.Popen[bytes] | None = None
         self.controller: subprocess.Popen[bytes] | None = None
         self.stopped = False
@@ -91,11 +110,8 @@ class Attempt:
         }  # fmt: skip
 
     def _start_nodes(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        log = self.folder / "logs" / "node-%n.log"
-        argv = step(self.job, self.job.nodes, [f"--output={log}", f"--error={log}", *self.options])
-        command = [*self.prefix, self.python, "-m", "slurm.node", str(self.run.path), str(self.number)]
-        clean = {k: v for k, v in environment.items() if k != PIPE_VARIABLE}
-        return subprocess.Popen([*argv, *command], stdin=subprocess.DEVNULL, env=clean)
+        command = nodes_command(self.job, self.run, self.number, self.settings, self.python)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=without_lifeline(environment))
 
     def _wait_for_head(self) -> str:
         deadline = time.monotonic() + START_SECONDS
@@ -114,10 +130,9 @@ class Attempt:
             raise NodesFailed(f"the step that holds Ray ended (srun exit code {self.nodes.returncode}); see logs/node-*.log")
 
     def _start_controller(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        command = [*self.prefix, self.python, "-m", "engine", "attempt", str(self.run.path), "--attempt", str(self.number)]
-        if self.options:  # pyxis containers are entered through srun
-            head = step(self.job, 1, ["--nodelist=" + os.environ.get("SLURMD_NODENAME", ""), *self.options])
-            command = [*head, *command]
+        command = controller_command(self.job, self.run, self.number, self.settings, self.python)
+        if command[0] == "srun":  # its task inherits no pipe; Slurm ends it when the batch script is gone
+            environment = without_lifeline(environment)
         lifeline = [int(environment[PIPE_VARIABLE])] if PIPE_VARIABLE in environment else []
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=lifeline)
 

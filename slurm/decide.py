@@ -15,6 +15,7 @@ WAIT_SECONDS, WAIT_FACTOR, WAIT_MOST = 10.0, 3.0, 600.0
 CLOSE_SECONDS = 5
 # Job starts in a row that a time limit ended before anything was trained: the limit is too short for this run.
 FRUITLESS = 3
+REQUEUED = "Slurm requeued the job"
 STATES = {"TIMEOUT": "timeout", "PREEMPTED": "preempted", "CANCELLED": "cancelled"}
 
 
@@ -100,7 +101,7 @@ def reason_of_signal(signal_name: str, record: Mapping[str, str], restart: int) 
     if signal_name == "SIGUSR1":
         return "timeout", "the time limit came near"
     if restarted or state in ("PENDING", "REQUEUED"):
-        return "preempted", "Slurm requeued the job"
+        return "preempted", REQUEUED
     limit, elapsed = _seconds(record.get("TimeLimit", "")), _seconds(record.get("RunTime", ""))
     if limit is not None and elapsed is not None and elapsed >= limit - CLOSE_SECONDS:
         return "timeout", "the time limit was reached"

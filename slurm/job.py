@@ -17,8 +17,8 @@ from typing import Any
 from engine import processes
 from engine.supervisor import Refused, Supervisor
 from engine.wire import RunDir, encode_line, write_atomic
-from slurm.allocation import Job, call, folder, kill_wait, read_settings, show_job
-from slurm.decide import WAIT_SECONDS, Action, next_action, reason_of_signal
+from slurm.allocation import Job, call, folder, kill_wait, lost_nodes, read_settings, show_job
+from slurm.decide import REQUEUED, WAIT_SECONDS, Action, next_action, reason_of_signal
 
 FENCE_SECONDS = 3.0
 WHY_SECONDS = 3.0
@@ -60,6 +60,8 @@ class JobSupervisor(Supervisor):
         self.by_warning = number == signal.SIGUSR1
         record = show_job(self.job.id, WHY_SECONDS)
         self.why = reason_of_signal(signal.Signals(number).name, record, self.job.restart)
+        if self.why[1] == REQUEUED and (lost := lost_nodes(self.job.node_list, WHY_SECONDS)):
+            self.why = self.why[0], f"the job lost {lost}"
 
     def explain(self, reason: str, detail: str) -> tuple[str, str]:
         """Slurm's reason for an attempt that it ended; what the controller saved after a warning stays in the words."""

@@ -1,7 +1,7 @@
 """Copy a model and data files to where compute nodes without network can read them: `python slurm/stage.py TO MODEL [FILE ...]`.
 
-Runs in the engine's environment, whose huggingface_hub fetches a model by its hub name. Prints one line per copy:
-`model PATH` or `data PATH`.
+Runs in the engine's environment, whose huggingface_hub fetches a model by its hub name, or takes it from its own cache with
+HF_HUB_OFFLINE=1. Prints one line per copy: `model PATH` or `data PATH`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ def stage_model(target: Path, model: str) -> Path | None:
         if source.resolve() != folder.resolve():
             shutil.copytree(source, folder, dirs_exist_ok=True)
         return folder
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
-    snapshot_download(model, local_dir=folder, allow_patterns=list(WANTED))
+    if constants.HF_HUB_OFFLINE:
+        shutil.copytree(snapshot_download(model, allow_patterns=list(WANTED)), folder, dirs_exist_ok=True)
+    else:
+        snapshot_download(model, local_dir=folder, allow_patterns=list(WANTED))
     return folder
 
 
@@ -51,7 +54,7 @@ def main() -> int:
         for name in files:
             print(f"data {stage_file(target, name)}")
     except Exception as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__} at {' '.join((model, *files))}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
         return 1
     return 0
 

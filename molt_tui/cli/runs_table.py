@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from molt_tui.store.database import Store
     from molt_tui.verdict import Verdict
 
+CANNOT_START = "it cannot start"
 COLUMNS = ("ID", "STATE", "STEP", "REWARD", "HEALTH", "AGE", "ATT", "RECIPE", "GROUP", "NAME", "TAGS")
 
 
@@ -34,6 +35,9 @@ def print_runs(as_json: bool, limit: int | None = None) -> None:
         for r in found
     ]  # fmt: skip
     output.table(COLUMNS, rows, right=("STEP", "REWARD", "AGE", "ATT"))
+    for run in found:
+        if run.state == "queued" and run.detail.startswith(CANNOT_START):
+            output.say(f"{run.id}: {run.detail}")
 
 
 def _health(store: Store, found: list[Run]) -> dict[str, list[Verdict]]:

@@ -14,7 +14,7 @@ from molt_tui.services.runs import Run
 from molt_tui.slurm import poll
 from molt_tui.slurm.commands import NoAnswer, Slurm, SlurmError
 from molt_tui.slurm.forecast import Forecast, forecast
-from molt_tui.slurm.parse import Node, Partition
+from molt_tui.slurm.parse import Association, Node, Partition
 from molt_tui.slurm.preflight import Finding
 from molt_tui.slurm.site import Site
 from molt_tui.store.database import Store
@@ -103,15 +103,17 @@ def _node(record: dict[str, Any]) -> Node:
     return Node(**(record | {k: tuple(record[k]) for k in ("states", "partitions", "features")}))
 
 
-def accounts(store: Store, slurm: Slurm, cluster: str) -> list[str] | None:
-    """Accounts of this user; None where there is no accounting."""
+def associations(store: Store, slurm: Slurm, cluster: str) -> list[Association] | None:
+    """Accounts of this user with their limits; None where there is no accounting."""
+
+    def ask() -> list[dict[str, Any]]:
+        return [asdict(association) for association in slurm.associations(getpass.getuser())]
+
     try:
-        names, _ = poll.cached(
-            store, cluster, "accounts", ACCOUNTS_SECONDS, lambda: slurm.accounts(getpass.getuser()), time.time()
-        )
+        records, _ = poll.cached(store, cluster, "associations", ACCOUNTS_SECONDS, ask, time.time())
     except (NoAnswer, SlurmError, MoltError):
         return None
-    return list(names) if isinstance(names, list) and names else None
+    return [Association(**record) for record in records] if isinstance(records, list) and records else None
 
 
 def overview(store: Store, slurm: Slurm, site: Site) -> Overview:

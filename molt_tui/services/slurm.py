@@ -91,7 +91,7 @@ def preflight(
     """Everything that can be checked without submitting. Raises MoltError when Slurm does not answer."""
     cluster = clusters.cluster_name(store, slurm, site)
     partitions, nodes, _ = clusters.hardware(store, slurm, cluster, older=False)
-    findings = check(config, partitions, nodes, clusters.accounts(store, slurm, cluster))
+    findings = check(config, partitions, nodes, clusters.associations(store, slurm, cluster))
     names = ", ".join(missing_variables(config.slurm, environment))
     if names:
         findings.append(Finding("slurm.env", f"{names} is not set here; set it, or give NAME=value"))
@@ -284,7 +284,8 @@ def propose_site() -> tuple[Path, str]:
     user = getpass.getuser()
     try:
         name = slurm.config().get("ClusterName", "")
-        partitions, nodes, accounts = slurm.partitions(), slurm.nodes(), slurm.accounts(user)
+        partitions, nodes = slurm.partitions(), slurm.nodes()
+        accounts = list(dict.fromkeys(association.account for association in slurm.associations(user)))
     except (NoAnswer, SlurmError) as error:
         raise MoltError(f"Slurm does not answer: {error}") from error
     text = propose(name, partitions, nodes, accounts, os.environ)

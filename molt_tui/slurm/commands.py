@@ -114,15 +114,23 @@ class Slurm:
         found = parse.parse_sacct(text)
         return found[-1] if found else None
 
-    def accounts(self, user: str) -> list[str]:
-        """Accounts of a user, the default one first; empty without accounting."""
+    def associations(self, user: str) -> list[parse.Association]:
+        """Accounts of a user, the default one first, with those limits that surely hold; empty without accounting.
+
+        Limits that Slurm does not enforce are left out, and so are all where a QOS has limits of its own, which come first.
+        """
+        fields = ",".join(parse.ASSOCIATION_FIELDS)
         try:
-            text = self._ask(["sacctmgr", "-n", "-P", "show", "user", user, "withassoc", "format=DefaultAccount,Account"])
+            found = parse.parse_associations(
+                self._ask(["sacctmgr", "-n", "-P", "show", "user", user, "withassoc", f"format={fields}"])
+            )
+            own = self._ask(["sacctmgr", "-n", "-P", "show", "qos", "format=MaxWall,MaxNodes"])
         except SlurmError:
             return []
-        pairs = [line.split("|") for line in text.splitlines() if line.count("|") >= 1]
-        names = [pair[0] for pair in pairs[:1]] + [pair[1] for pair in pairs]
-        return list(dict.fromkeys(name for name in names if name))
+        enforced = self.config().get("AccountingStorageEnforce", "").split(",")
+        if own.replace("|", "").strip() or not {"limits", "safe", "all"} & set(enforced):
+            return [parse.Association(a.account, a.default, a.partition) for a in found]
+        return found
 
     def on_a_node(self, options: Sequence[str], command: Sequence[str], seconds: float) -> str:
         """Run a command in a small allocation of its own."""

@@ -13,6 +13,7 @@ from datetime import datetime
 # Free text comes last: a reason may hold spaces, commas and even the separator.
 SQUEUE_FORMAT = "%A|%T|%P|%D|%N|%S|%e|%L|%M|%V|%k|%j|%r"
 SINFO_FORMAT = "%P|%a|%l|%D|%T|%G|%N"
+ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "MaxWall", "MaxNodes")
 SACCT_FIELDS = ("JobIDRaw", "State", "ExitCode", "Start", "End", "Elapsed", "NodeList", "Reason", "DerivedExitCode")
 
 _EMPTY = frozenset({"", "(null)", "N/A", "n/a", "NONE", "None", "Unknown", "NOT_SET", "INVALID"})
@@ -100,6 +101,17 @@ class Ended:
     end: float | None
     nodes: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Association:
+    """One account of a user and what it allows one job. `partition` is empty for every partition; None: no limit."""
+
+    account: str
+    default: bool
+    partition: str = ""
+    max_time: float | None = None
+    max_nodes: int | None = None
 
 
 def parse_duration(text: str) -> float | None:
@@ -270,6 +282,16 @@ def parse_sacct(text: str) -> list[Ended]:
         found.append(Ended(parts[0].strip(), word.strip().rstrip("+"), by.strip(), _integer(code), _integer(signal),
                            parse_time(parts[4]), _text(parts[6]), _text(parts[7])))  # fmt: skip
     return found
+
+
+def parse_associations(text: str) -> list[Association]:
+    """Accounts of `sacctmgr -n -P show user NAME withassoc format=ASSOCIATION_FIELDS`, those of the default account first."""
+    found = []
+    for line in text.splitlines():
+        default, account, partition, time, nodes = (*line.split("|"), "", "", "", "", "")[:5]
+        if account:
+            found.append(Association(account, account == default, partition, parse_duration(time), _integer(nodes)))
+    return sorted(found, key=lambda association: not association.default)
 
 
 def parse_config(text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.config import Config
 from molt_tui.slurm.architecture import Architecture
 from molt_tui.slurm.memory import GIB
-from molt_tui.slurm.parse import Node, Partition, format_duration, parse_duration
+from molt_tui.slurm.parse import Association, Node, Partition, format_duration, parse_duration
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Finding:
 
 
 def check(
-    config: Config, partitions: Sequence[Partition], nodes: Sequence[Node], accounts: Sequence[str] | None
+    config: Config, partitions: Sequence[Partition], nodes: Sequence[Node], accounts: Sequence[Association] | None
 ) -> list[Finding]:
     """Everything that can be told from what the cluster reports. `accounts` are the user's, None where nobody knows."""
     partition = _partition(config, partitions)
@@ -75,10 +75,11 @@ def _limits(config: Config, partition: Partition) -> list[Finding]:
     return found
 
 
-def _account(config: Config, partition: Partition, accounts: Sequence[str] | None) -> list[Finding]:
+def _account(config: Config, partition: Partition, accounts: Sequence[Association] | None) -> list[Finding]:
     account, qos, found = config.slurm.account, config.slurm.qos, []
-    if account is not None and accounts is not None and account not in accounts:
-        known = ", ".join(accounts) or "none"
+    names = list(dict.fromkeys(a.account for a in accounts or ()))
+    if account is not None and accounts is not None and account not in names:
+        known = ", ".join(names) or "none"
         found.append(Finding("slurm.account", f"you have no account '{account}' on this cluster; yours: {known}"))
     elif account is not None and partition.allow_accounts is not None and account not in partition.allow_accounts:
         found.append(
@@ -88,6 +89,21 @@ def _account(config: Config, partition: Partition, accounts: Sequence[str] | Non
         found.append(Finding("slurm.account", f"{account} may not use {partition.name}"))
     if qos is not None and partition.allow_qos is not None and qos not in partition.allow_qos:
         found.append(Finding("slurm.qos", f"{qos} may not be used in {partition.name}; allowed: {_few(partition.allow_qos)}"))
+    used = account or next((a.account for a in accounts or () if a.default), None)
+    mine = [a for a in accounts or () if a.account == used and a.partition in ("", partition.name)]
+    # An association with this very partition comes before the one for all.
+    return found + [f for a in sorted(mine, key=lambda a: not a.partition)[:1] for f in _account_limits(config, a)]
+
+
+def _account_limits(config: Config, association: Association) -> list[Finding]:
+    """What the account does not allow: Slurm takes such a job and never starts it."""
+    slurm, wanted, found = config.slurm, parse_duration(config.slurm.time), []
+    if association.max_time is not None and wanted is not None and wanted > association.max_time:
+        words = f"{slurm.time} is above the limit of account {association.account}, {format_duration(association.max_time)}"
+        found.append(Finding("slurm.time", f"{words}; with less the run goes on over several jobs by itself"))
+    if association.max_nodes is not None and slurm.nodes > association.max_nodes:
+        words = f"{slurm.nodes} nodes are more than account {association.account} gives one job ({association.max_nodes})"
+        found.append(Finding("slurm.nodes", words))
     return found
 
 

@@ -74,9 +74,9 @@ def _quote_directive(option: str) -> str:
 
 
 def variables(config: Config, run: Path) -> Iterator[str]:
-    """export lines. The job's own interpreter runs outside a container, the engine's inside."""
+    """export lines. The job's own interpreter runs outside a container, the engine's inside: the image's, if none is named."""
     slurm = config.slurm
-    engine = slurm.python or sys.executable
+    engine = slurm.python or ("python" if slurm.container else sys.executable)
     values = {"MOLT_RUN": str(run), "MOLT_LIBRARY": str(library_root()), "MOLT_PYTHON": engine,
               "MOLT_JOB_PYTHON": sys.executable if slurm.container else engine,
               "MOLT_SAVE_SECONDS": str(max(10, slurm.signal_seconds - 45))}  # fmt: skip

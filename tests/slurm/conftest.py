@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,17 +132,22 @@ class Desk:
         (folder / "toy.json").write_text(json.dumps({"steps": 10, "seconds": 0.1, "save": 5} | toy))
         return path
 
-    def launch(self, *flags: str, recipe: Path | None = None, **toy: Any) -> RunDir:
+    def launch(self, *flags: str, **toy: Any) -> RunDir:
         """Launch a toy run; its plan is put beside run.toml before the job can start."""
-        recipe = recipe or self.recipe(**toy)
-        plan, site = service.make_plan(self.home, str(recipe), flags)
+        recipe = self.recipe(**toy)
+        return self.submit(str(recipe), flags, {"toy.json": (recipe.parent / "toy.json").read_text()})
+
+    def submit(self, recipe: str, flags: Sequence[str], files: Mapping[str, str] | None = None) -> RunDir:
+        """Launch a recipe; `files` are in the run directory before sbatch is called."""
+        plan, site = service.make_plan(self.home, recipe, flags)
         original = submit.submit
 
-        def submit_with_plan(slurm: Slurm, run: RunDir, *rest: Any, **more: Any) -> submit.Receipt:
-            shutil.copy(recipe.parent / "toy.json", run.path / "toy.json")
+        def submit_with_files(slurm: Slurm, run: RunDir, *rest: Any, **more: Any) -> submit.Receipt:
+            for name, text in (files or {}).items():
+                (run.path / name).write_text(text)
             return original(slurm, run, *rest, **more)
 
-        service.submit.submit = submit_with_plan
+        service.submit.submit = submit_with_files
         try:
             (done,) = service.launch(self.store, self.slurm, site, plan, say=self.said.append)
         finally:
@@ -188,6 +193,45 @@ def make_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]
     processes.send(left, 9)
 
 
+class Census:
+    """The processes of a run, remembered, because some of them show another title later and lose the run's marker."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.mark, self.seen = f"{run.path}:", set[tuple[int, str]]()
+
+    def take(self) -> set[int]:
+        """The living processes of the run."""
+        found = processes.family(lambda value: value.startswith(self.mark))
+        self.seen |= {(pid, start) for pid in found if (start := _start_time(pid))}
+        return found
+
+    def assert_gone(self, seconds: float = 30) -> float:
+        """Wait until none that was ever seen lives any more; returns the seconds that it took."""
+        began = time.monotonic()
+        wait_for(lambda: not any(_start_time(pid) == start for pid, start in self.seen), seconds, "end of all processes")
+        self.seen.clear()
+        return time.monotonic() - began
+
+
+def _start_time(pid: int) -> str:
+    """What tells a process from a later one with its number; empty when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def scontrol(*arguments: str) -> str:
+    return subprocess.run(["scontrol", *arguments], capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+def occupy(*options: str, seconds: int) -> str:
+    """Take both nodes for a while with a job of someone else; returns its id."""
+    argv = ["sbatch", "--parsable", "-N2", "--exclusive", "-o", "/dev/null", "-t", "5", *options, "--wrap", f"sleep {seconds}"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def trained(run: RunDir) -> dict[int, list[str]]:
     """Step -> prompts, as the ledger stands: a later attempt supersedes the steps that it repeats."""
     ledger: dict[int, list[str]] = {}
@@ -214,6 +258,18 @@ def assert_trained_once(run: RunDir, steps: int) -> None:
 
 
 def assert_nothing_left(run: RunDir, seconds: float = 30) -> None:
-    """No process of the run on any node; both nodes are on this machine."""
-    mark = f"{run.path}:"
-    wait_for(lambda: not processes.marked(lambda value: value.startswith(mark)), seconds, "end of all processes")
+    """No process of the run on any node, by marker or by command line; both nodes are on this machine."""
+    mark = str(run.path).encode()
+
+    def left() -> set[int]:
+        named = {int(p.parent.name) for p in Path("/proc").glob("[0-9]*/cmdline") if mark in _bytes(p)}
+        return named | processes.marked(lambda value: value.startswith(f"{run.path}:"))
+
+    wait_for(lambda: not left(), seconds, "end of all processes")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

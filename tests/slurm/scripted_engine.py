@@ -73,6 +73,19 @@ class ScriptedSampler(ScriptedEngine):
         self.crash()
 
 
+def slow_down_saving(file: Path) -> None:
+    """Let every checkpoint take as many seconds more as `file` says, as that of a large model does."""
+    from engine.checkpoints import Checkpoints
+
+    save = Checkpoints.save
+
+    async def slow(self: Checkpoints, *arguments: Any, **more: Any) -> Any:
+        await asyncio.sleep(float(file.read_text()) if file.exists() else 0)
+        return await save(self, *arguments, **more)
+
+    Checkpoints.save = slow  # type: ignore[method-assign]
+
+
 def main() -> int:
     from engine import lifeline
 
@@ -82,6 +95,7 @@ def main() -> int:
     from tests.slurm.scripted_engine import ScriptedSampler as Sampler
 
     engine.rollout.engine.VllmEngine = Sampler  # type: ignore[misc]
+    slow_down_saving(Path(sys.argv[2]) / "slow_save")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return attempt(sys.argv[2], int(sys.argv[4]))
 

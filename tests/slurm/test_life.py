@@ -9,13 +9,7 @@ import subprocess
 import pytest
 
 from molt_tui.services import slurm as service
-from tests.slurm.conftest import Cluster, Desk, assert_nothing_left, assert_trained_once, exits, wait_for
-
-
-def occupy(*options: str, seconds: int) -> str:
-    """Take both nodes for a while with a job of someone else; returns its id."""
-    argv = ["sbatch", "--parsable", "-N2", "--exclusive", "-o", "/dev/null", "-t", "5", *options, "--wrap", f"sleep {seconds}"]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+from tests.slurm.conftest import Cluster, Desk, assert_nothing_left, assert_trained_once, exits, occupy, wait_for
 
 
 def test_a_run_completes(desk: Desk):

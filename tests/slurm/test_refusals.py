@@ -62,15 +62,27 @@ def limited_desk(limited_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.M
     yield from make_desk(tmp_path, monkeypatch)
 
 
-def test_bad_accounts_are_refused(limited_desk: Desk):
+def test_what_the_account_does_not_allow(limited_desk: Desk, monkeypatch: pytest.MonkeyPatch):
     desk = limited_desk
     assert "you have no account 'nobody'" in refused(desk, "--slurm.account", "nobody")
     assert "you have no account 'lab2'" in refused(desk, "--slurm.account", "lab2")
-    # Slurm takes a job above the account's own limit, and never starts it: that is said as soon as Slurm says it.
+    above = "01:00:00 is above the limit of account lab, 00:30:00"
+    assert above in refused(desk, "--slurm.account", "lab", "--slurm.time", "01:00:00")
+    assert above in refused(desk, "--slurm.time", "01:00:00")  # it is the default account
+    # Where nobody may read the limit, Slurm takes the job and never starts it: that is said as soon as Slurm says it.
+    monkeypatch.setattr(Slurm, "associations", lambda *_: [])
+    with desk.store.write() as connection:
+        connection.execute("DELETE FROM slurm_calls WHERE kind = 'associations'")
     stuck = desk.launch("--slurm.account", "lab", "--slurm.time", "01:00:00", steps=5)
     found = wait_for(lambda: (r := desk.run(stuck)).detail.startswith("it cannot start") and r, 30, "a reason")
     assert found.state == "queued" and "your account allows less time" in found.detail
+    assert "it cannot start: your account allows less time" in molt("show", stuck.path.name)[1]
+    assert f"{stuck.path.name}: it cannot start: your account" in "".join(molt("runs")[1:])
     assert service.stop(desk.store, desk.slurm, found)
+
+
+def test_a_run_on_an_account_is_seen_in_accounting(limited_desk: Desk):
+    desk = limited_desk
     run = desk.launch("--slurm.account", "lab", steps=5)
     desk.until(run, "completed", seconds=60)
     ended = wait_for(lambda: (e := desk.slurm.ended(desk.job_id(run))) and e.end and e, 60, "the end in accounting")

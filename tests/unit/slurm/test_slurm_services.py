@@ -14,10 +14,9 @@ from engine.protocol import ExitRecord, Meta, Status, write_record
 from engine.wire import RunDir
 from molt_tui.errors import Refused
 from molt_tui.services import runs as run_service
-from molt_tui.services.slurm import stage
 from molt_tui.slurm import poll, submit
 from molt_tui.slurm.commands import NoAnswer, Submitted, clean_environment
-from molt_tui.slurm.parse import Job, parse_nodes, parse_partitions
+from molt_tui.slurm.parse import Job, parse_associations, parse_nodes, parse_partitions
 from molt_tui.slurm.preflight import check
 from molt_tui.slurm.render import comment, render
 from molt_tui.slurm.site import propose, read_site
@@ -218,8 +217,11 @@ CLUSTER = (
 )  # fmt: skip
 
 
+ACCOUNTS = parse_associations("lab|lab||1-12:00:00|\nlab|lab|cpu|02:00:00|1\nlab|other|||\n|\n")
+
+
 def findings(**flags) -> list[str]:
-    return [f"{'' if f.refuse else 'warning '}{f}" for f in check(config(**flags), *CLUSTER, ["lab", "other"])]
+    return [f"{'' if f.refuse else 'warning '}{f}" for f in check(config(**flags), *CLUSTER, ACCOUNTS)]
 
 
 def test_preflight_knows_what_can_never_run():
@@ -238,6 +240,15 @@ def test_preflight_knows_what_can_never_run():
     assert "leaves nothing" in findings(**(good | {"slurm__time": "5"}))[0]
 
 
+def test_preflight_knows_the_limits_of_the_account():
+    cpu = {"slurm__partition": "cpu", "slurm__time": "03:00:00"}
+    assert findings(**cpu) == ["--slurm.time: 03:00:00 is above the limit of account lab, 02:00:00; with less the run goes on"
+                               " over several jobs by itself"]  # fmt: skip
+    assert findings(**cpu, slurm__account="other") == []
+    assert "2 nodes are more than account lab gives" in findings(**(cpu | {"slurm__time": "60", "slurm__nodes": "2"}))[0]
+    assert findings(slurm__account="lab", slurm__time="20:00:00") == []
+
+
 def test_site_profile_is_proposed_and_read_back(tmp_path):
     text = propose("alps", *CLUSTER, ["lab", "other"], {"SCRATCH": "/scratch/me"})
     (tmp_path / "site.toml").write_text(text)
@@ -248,21 +259,6 @@ def test_site_profile_is_proposed_and_read_back(tmp_path):
     with pytest.raises(Refused, match="run_root") as refused:
         read_site(tmp_path)
     assert "slurm.partition" in str(refused.value)
-
-
-def test_staging_copies_what_is_local(tmp_path):
-    model, data = tmp_path / "m", tmp_path / "d.jsonl"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    data.write_text("{}\n")
-    import sys
-
-    tree = config(actor__model_name_or_path=str(model), slurm__python=sys.executable)
-    tree = tree.model_copy(update={"data": tree.data.model_copy(update={"prompt_dataset": (str(data), "reasoning-gym:x")})})
-    flags = stage(tree, tmp_path / "to")
-    assert flags == [f"--actor.model_name_or_path {tmp_path}/to/models/m",
-                     f"--data.prompt_dataset {tmp_path}/to/data/d.jsonl reasoning-gym:x"]  # fmt: skip
-    assert (tmp_path / "to/models/m/config.json").exists() and (tmp_path / "to/data/d.jsonl").exists()
 
 
 def test_receipts_survive_damage(store):

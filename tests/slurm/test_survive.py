@@ -1,0 +1,150 @@
+"""Every way to end a run, on the real controller, supervisor, trainer, checkpoints and Ray; the sampler alone is scripted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.data import load_prompts
+from engine.flags import load_run_toml
+from engine.wire import RunDir
+from molt_tui.services import slurm as service
+from molt_tui.services.runs import Run
+from tests.slurm.conftest import (
+    Census,
+    Cluster,
+    Desk,
+    assert_nothing_left,
+    assert_trained_once,
+    exits,
+    occupy,
+    scontrol,
+    trained,
+    wait_for,
+)
+
+PYTHON = Path(__file__).parent / "scripted_python.sh"
+GROUPS = 4
+SMALL = ("--actor.model_name_or_path", "tiny:qwen3", "--tiny.warmup_steps", "0", "--tiny.hidden_size", "32",
+         "--vllm.dtype", "float32", "--train.routing_replay", "false", "--placement.device", "cpu", "--train.max_staleness", "1",
+         "--rollout.batch_size", str(GROUPS), "--rollout.n_samples_per_prompt", "4", "--eval.eval_at_start", "false",
+         "--eval.eval_at_end", "false", "--eval.steps", "-1", "--ckpt.save_steps", "2", "--slurm.python", str(PYTHON),
+         "--slurm.object_store_gb", "0.2", "--slurm.signal_seconds", "120")  # fmt: skip
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class Trial:
+    """One run and what happens to it: `to` lets it come to a step, the others end an attempt."""
+
+    def __init__(self, desk: Desk, steps: int, *flags: str, **files: str) -> None:
+        self.desk, self.steps = desk, steps
+        self.run = desk.submit("demo", [*SMALL, "--train.max_steps", str(steps), *flags], {"ceiling": "0", **files})
+        self.census = Census(self.run)
+        self.began = time.monotonic()
+
+    def to(self, step: int, seconds: float = 90) -> Run:
+        """Let the sampler go on until the run has trained `step`; returns the run at work in its newest attempt."""
+        (self.run.path / "ceiling").write_text(str(step))
+        number = max(self.run.attempt_numbers(), default=1)
+        found = wait_for(lambda: (r := self.desk.run(self.run)).state == "running" and (r.step or 0) >= step and r, seconds,
+                         f"step {step} in attempt {number}")  # fmt: skip
+        self.census.take()
+        return found
+
+    def process(self, *words: str) -> int:
+        """The pid of the run's one process whose command line has these words."""
+        (pid,) = [pid for pid in self.census.take() if all(word in _command(pid) for word in words)]
+        return pid
+
+    def ended(self, attempt: int, what: str, *states: str, seconds: float = 60) -> dict:
+        """Wait for an attempt's exit record and for the end of all its processes, then for one of `states`."""
+        record = wait_for(lambda: next((r for r in exits(self.run) if r["attempt"] == attempt), None), seconds, f"end by {what}")
+        gone = self.census.assert_gone()
+        if states:
+            self.desk.until(self.run, *states, seconds=seconds)
+        print(f"{what:<22} attempt {attempt}: {record['reason']}: {record['detail']}; no process after {gone:.1f} s, at "
+              f"{time.monotonic() - self.began:.0f} s")  # fmt: skip
+        return record
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def near_the_limit(job: str, seconds: int) -> None:
+    """Lower a running job's time limit so that its warning, `signal_seconds` before the end, is due now."""
+    scontrol("update", f"JobId={job}", f"TimeLimit={seconds // 60 + 2}")
+
+
+def assert_whole(desk: Desk, run: RunDir, steps: int) -> None:
+    """Every step once, the prompts exactly the first ones of the data's order, one curve through all attempts."""
+    assert_trained_once(run, steps)
+    config = load_run_toml(run.run_toml)
+    order = load_prompts(config.data, seed=config.train.seed, epochs=config.train.num_episodes)
+    due = {prompt.prompt_id for _ in range(steps * GROUPS) if (prompt := order.next())}
+    assert {prompt for prompts in trained(run).values() for prompt in prompts} == due
+    points = desk.store.rows(
+        "SELECT step FROM metric_curve WHERE run = ? AND key = 'reward/mean' ORDER BY step", (run.path.name,)
+    )
+    assert [row["step"] for row in points] == list(range(1, steps + 1))
+
+
+def test_a_run_survives_every_end(desk: Desk, cluster: Cluster):
+    trial = Trial(desk, 20, "--slurm.partition", "preempt", "--slurm.nodes", "2")
+    run = trial.run
+
+    trial.to(4)
+    os.kill(trial.process("scripted_engine", "attempt"), signal.SIGKILL)
+    record = trial.ended(1, "kill -9 of the driver")
+    assert (record["reason"], record["detail"]) == ("crashed", "killed by SIGKILL (out of memory?)")
+
+    (run.path / "slow_save").write_text("4")  # a signal handler of Ray would abort the driver after 3 s
+    trial.to(7)
+    near_the_limit(desk.job_id(run), int(time.monotonic() - trial.began))
+    record = trial.ended(2, "the time limit", "queued", seconds=60)
+    assert record["reason"] == "timeout" and "the time limit came near; " in record["detail"] and record["code"] == 3, record
+    scontrol("update", f"JobId={desk.job_id(run)}", "TimeLimit=10")
+    (run.path / "slow_save").unlink()
+
+    trial.to(9)
+    occupy("-p", "train", seconds=2)
+    record = trial.ended(3, "preemption", "queued")
+    assert record["reason"] == "preempted" and "higher priority" in record["detail"]
+
+    trial.to(11)
+    cluster.signal("node2", "KILL")
+    record = trial.ended(4, "a node's slurmd killed", "queued", seconds=120)
+    assert (record["reason"], record["detail"]) == ("preempted", "the job lost node2")
+    cluster.mend()
+
+    trial.to(13)
+    os.kill(trial.process("slurm.job"), signal.SIGKILL)
+    found = desk.until(run, "failed", seconds=30)
+    assert "killed by a signal" in found.detail
+    gone = trial.census.assert_gone()
+    print(f"kill -9 of the supervisor: {found.state}: {found.detail}; no process after {gone:.1f} s")
+    site = service.read_site(desk.home.path)
+    service.requeue(desk.store, desk.slurm, site, found)
+
+    trial.to(15)
+    subprocess.run(["scancel", desk.job_id(run)], check=True)
+    record = trial.ended(6, "scancel", "cancelled")
+    assert (record["reason"], record["detail"]) == ("cancelled", "the job was cancelled")
+    assert exits(run)[4]["detail"] == "its supervisor was killed"
+    service.requeue(desk.store, desk.slurm, site, desk.run(run))
+
+    (run.path / "ceiling").write_text("100")
+    found = desk.until(run, "completed", seconds=90)
+    trial.ended(7, "the end", "completed")
+    assert (found.attempts, found.step) == (7, 20)
+    assert_whole(desk, run, 20)
+    assert_nothing_left(run)

@@ -5,6 +5,7 @@ Uses py-spy where it is installed; else the kernel's view (state, what it waits 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -39,11 +40,21 @@ def describe(pid: int) -> str:
     return f"{pid} {command[:160]}\n" + "\n".join(threads[:64])
 
 
+def of_run(run: str) -> set[int]:
+    """Processes of a run: with its marker, below one that has it, or with the run directory on the command line."""
+    named = set()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if run.encode() in entry.read_bytes().split(b"\0"):
+                named.add(int(entry.parent.name))
+    return (named | processes.family(lambda value: value.startswith(f"{run}:"))) - {os.getpid(), os.getppid()}
+
+
 def main() -> int:
-    run = f"{Path(sys.argv[1]).resolve()}:"
-    print(f"== {os.environ.get('SLURMD_NODENAME', os.uname().nodename)}")
-    for pid in sorted(processes.marked(lambda value: value.startswith(run))):
-        print(describe(pid))
+    run = str(Path(sys.argv[1]).resolve())
+    found = [describe(pid) for pid in sorted(of_run(run))]
+    # In one piece, so that the nodes' answers do not mix.
+    print("\n".join([f"== {os.environ.get('SLURMD_NODENAME', os.uname().nodename)}: {len(found)} processes", *found]))
     return 0
 
 

@@ -11,6 +11,7 @@ from molt_tui.cli.app import Json, Reference, app
 from molt_tui.cli.screen import has_terminal, open_screen
 
 if TYPE_CHECKING:
+    from engine.config import Config
     from molt_tui.services.launch import Plan
 
 recipes = typer.Typer(help="The recipes that come with molt-tui, and your own by path.", rich_markup_mode=None,
@@ -126,23 +127,49 @@ def _launch(recipe: str, flags: list[str], on: str, more: dict[str, Any], *, dry
 def stage(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="shipped name or path of a TOML file")],
-    to: Annotated[Path, typer.Option("--to", help="folder that compute nodes can read")],
+    to: Annotated[Path | None, typer.Option("--to", help="folder that compute nodes can read")] = None,
+    check: Annotated[bool, typer.Option("--check", help="copy nothing: ask a compute node which of its paths it lacks")] = False,
     as_json: Json = False,
 ) -> None:
     """Copy a recipe's model and data for nodes without network. Prints the flags to launch with."""
     from molt_tui.cli import output
-    from molt_tui.services import launch as service
-    from molt_tui.services.slurm import stage as copy
+    from molt_tui.errors import Refused
+    from molt_tui.services import slurm as service
+    from molt_tui.services.launch import make_plan
     from molt_tui.slurm.site import read_site
     from molt_tui.store.home import find_home
 
+    if (to is None) != check:
+        raise Refused("give --to DIR, or --check to ask a compute node")
     home = find_home()
-    plan = service.make_plan(home, recipe, context.args, base=read_site(home.path).base)
-    flags = copy(plan.runs[0].config, to.expanduser().absolute())
+    plan = make_plan(home, recipe, context.args, base=read_site(home.path).base)
+    config = service.with_interpreter(plan.runs[0].config)
+    if to is None:
+        _check_on_node(config, plan.runs_root, as_json)
+        return
+    flags = service.stage(config, to.expanduser().absolute())
     if as_json:
         output.emit_json(flags)
     else:
         print("\n".join(flags) or "nothing to stage: the model and the prompts are made in code")
+
+
+def _check_on_node(config: Config, runs_root: Path, as_json: bool) -> None:
+    """Print the paths that a compute node does not see; exit code 1 when there are any."""
+    from molt_tui.cli import output
+    from molt_tui.services import cluster as service
+    from molt_tui.slurm.commands import Slurm
+
+    paths = service.needed_paths(config, runs_root)
+    missing = service.paths_missing_on_node(Slurm(), config, paths)
+    if as_json:
+        output.emit_json(missing)
+    else:
+        print(
+            "\n".join(f"a compute node does not see {path}" for path in missing) or f"a compute node sees all {len(paths)} paths"
+        )
+    if missing:
+        raise typer.Exit(1)
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from molt_tui.errors import MoltError, Refused
@@ -166,6 +167,18 @@ def forecast_of(store: Store, run: Run) -> Forecast | None:
     job = job_of(store, run)
     return forecast(points, max_steps=run.max_steps, limit=job.end if job else None, last_checkpoint=run.last_checkpoint,
                     now=time.time())  # fmt: skip
+
+
+def needed_paths(config: Config, runs_root: Path) -> list[str]:
+    """Paths that a run of this configuration reads or writes on its nodes, outside of a container."""
+    from engine.config import GYM_PREFIX
+    from molt_tui.slurm.render import library_root
+
+    model = Path(config.actor.model_name_or_path).expanduser()
+    named = [*config.data.prompt_dataset, *config.eval.dataset]
+    files = [str(Path(name).expanduser()) for name in named if not name.startswith(GYM_PREFIX)]
+    own = [str(runs_root), str(library_root())] + ([config.slurm.python] if config.slurm.python else [])
+    return list(dict.fromkeys(own + ([str(model)] if model.is_dir() else []) + files))
 
 
 def paths_missing_on_node(slurm: Slurm, config: Config, paths: Sequence[str], seconds: float = 180.0) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,6 +108,14 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: str = "a condit
             raise AssertionError(f"no {what} within {seconds:.0f} s")
         time.sleep(0.1)
     return answer
+
+
+def molt(*arguments: str) -> tuple[int, str, str]:
+    argv = [sys.executable, "-m", "molt_tui", *arguments]
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=environment, cwd=root)
+    return done.returncode, done.stdout, done.stderr
 
 
 @dataclass

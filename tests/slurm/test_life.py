@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import subprocess
 import pytest
 
 from molt_tui.services import slurm as service
+from molt_tui.slurm import submit
 from tests.slurm.conftest import Cluster, Desk, assert_nothing_left, assert_trained_once, exits, occupy, wait_for
 
 
@@ -58,6 +60,21 @@ def test_requeue_by_hand_goes_on(desk: Desk):
     assert found.attempts == 2 and found.job_id == desk.job_id(run)
     assert exits(run)[0]["reason"] == "preempted" and "requeued" in exits(run)[0]["detail"]
     assert_trained_once(run, 60)
+    assert_nothing_left(run)
+
+
+def test_a_successor_goes_on_where_requeueing_is_off(desk: Desk):
+    run = desk.launch("--slurm.extra=--no-requeue", steps=30, seconds=0.2)
+    wait_for(lambda: (run.checkpoints / "step-000005" / "COMPLETE").exists(), 60, "first checkpoint")
+    first = desk.job_id(run)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", first], check=True)  # as before a time limit
+    found = desk.until(run, "completed", seconds=120)
+    receipt = submit.latest(run)
+    assert receipt is not None and receipt.number == 2
+    assert f"--dependency=afterany:{first}" in json.loads((submit.folder(run) / "2.json").read_text())["command"]
+    assert found.attempts == 2 and found.job_id == receipt.job_id != first
+    assert exits(run)[0]["reason"] == "timeout" and "time limit came near" in exits(run)[0]["detail"]
+    assert_trained_once(run, 30)
     assert_nothing_left(run)
 
 

@@ -13,8 +13,7 @@ from engine.wire import RunDir
 from molt_tui.services import runs as run_service
 from molt_tui.slurm import submit
 from molt_tui.store.database import open_store
-from tests.slurm.conftest import Desk, wait_for
-from tests.slurm.test_refusals import molt
+from tests.slurm.conftest import Desk, molt, wait_for
 
 
 def counting_squeue(folder: Path, monkeypatch) -> Path:

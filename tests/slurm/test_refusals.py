@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from molt_tui.services import cluster as clusters
 from molt_tui.services import slurm as service
 from molt_tui.slurm.commands import Slurm
-from tests.slurm.conftest import Cluster, Desk, make_desk, wait_for
-
-
-def molt(*arguments: str) -> tuple[int, str, str]:
-    argv = [sys.executable, "-m", "molt_tui", *arguments]
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=environment, cwd=root)
-    return done.returncode, done.stdout, done.stderr
+from tests.slurm.conftest import Cluster, Desk, make_desk, molt, wait_for
 
 
 def refused(desk: Desk, *flags: str) -> str:
@@ -87,6 +78,25 @@ def test_a_run_on_an_account_is_seen_in_accounting(limited_desk: Desk):
     desk.until(run, "completed", seconds=60)
     ended = wait_for(lambda: (e := desk.slurm.ended(desk.job_id(run))) and e.end and e, 60, "the end in accounting")
     assert (ended.state, ended.code) == ("COMPLETED", 0)
+
+
+def test_paths_that_a_node_does_not_see(desk: Desk, cluster: Cluster, tmp_path: Path):
+    if "--netns" not in cluster.options:
+        pytest.skip("needs nodes with mounts of their own, which only root can make")
+    here = tmp_path / "only-here"
+    here.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(here)], check=True)  # after the nodes took their mounts
+    try:
+        (here / "data.jsonl").touch()
+        asked = [str(tmp_path), str(here / "data.jsonl"), "/nowhere/a b"]
+        assert all(Path(path).exists() for path in asked[:2])
+        plan, _ = service.make_plan(desk.home, str(desk.recipe()), [])
+        assert clusters.paths_missing_on_node(desk.slurm, plan.runs[0].config, asked) == asked[1:]
+        found = molt("stage", str(desk.recipe()), "--check", "--data.prompt_dataset", str(here / "data.jsonl"))
+        assert found[:2] == (1, f"a compute node does not see {here}/data.jsonl\n")
+        assert molt("stage", str(desk.recipe()), "--check")[0] == 0
+    finally:
+        subprocess.run(["umount", str(here)], check=True)
 
 
 def test_a_site_profile_is_proposed(desk: Desk, cluster: Cluster, monkeypatch):

@@ -22,6 +22,7 @@ from tests.slurm.conftest import (
     assert_nothing_left,
     assert_trained_once,
     exits,
+    molt,
     occupy,
     scontrol,
     trained,
@@ -103,6 +104,11 @@ def test_a_run_survives_every_end(desk: Desk, cluster: Cluster):
     run = trial.run
 
     trial.to(4)
+    code, text, _ = molt("stacks", run.path.name)
+    assert code == 0 and "== node1: " in text and "== node2: " in text
+    for process in ("slurm.job", "slurm.attempt", "slurm.node", "scripted_engine", "ray::ScriptedSampler", "ray::Trainer"):
+        assert process in text, text
+    assert "Thread" in text and "train" in text
     os.kill(trial.process("scripted_engine", "attempt"), signal.SIGKILL)
     record = trial.ended(1, "kill -9 of the driver")
     assert (record["reason"], record["detail"]) == ("crashed", "killed by SIGKILL (out of memory?)")
@@ -148,3 +154,23 @@ def test_a_run_survives_every_end(desk: Desk, cluster: Cluster):
     assert (found.attempts, found.step) == (7, 20)
     assert_whole(desk, run, 20)
     assert_nothing_left(run)
+
+
+def test_a_full_disk_is_said_and_healed(desk: Desk, tmp_path: Path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    disk, size = tmp_path / "disk", tmp_path / "size"
+    disk.mkdir()
+    size.write_text("1m")  # room for one checkpoint
+    # Mounted by the job itself: its node has a mount namespace of its own.
+    mount = f"size=$(cat {size}); mount -o remount,size=$size {disk} 2> /dev/null || mount -t tmpfs -o size=$size tmpfs {disk}"
+    trial = Trial(desk, 6, "--slurm.nodes", "1", "--slurm.setup", mount, "--ckpt.path", str(disk))
+    (trial.run.path / "ceiling").write_text("100")
+    wait_for(trial.census.take, 60, "processes")
+    record = trial.ended(1, "a full disk", "failed", seconds=90)
+    assert "No space left on device" in record["detail"] and record["resumable"]
+    size.write_text("64m")
+    service.requeue(desk.store, desk.slurm, service.read_site(desk.home.path), desk.run(trial.run))
+    assert desk.until(trial.run, "completed", seconds=90).attempts == 2
+    assert_whole(desk, trial.run, 6)
+    assert_nothing_left(trial.run)

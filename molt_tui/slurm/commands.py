@@ -167,5 +167,7 @@ class Slurm:
 
     def inside(self, job_id: str, command: Sequence[str], seconds: float) -> str:
         """Run a command once on every node of a running job, beside what runs there."""
-        argv = ["srun", f"--jobid={job_id}", "--overlap", "--ntasks-per-node=1", "--gres=none", "--cpu-bind=none", *command]
+        nodes = next((job.nodes for job in self.jobs([job_id]) if job.nodes), 1)
+        argv = ["srun", f"--jobid={job_id}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1",
+                "--gres=none", "--cpu-bind=none", *command]  # fmt: skip
         return self._ask(argv, seconds)

@@ -1,17 +1,13 @@
-"""The life of a run on a real Slurm: ends of every kind, and going on after them. Engine and Ray are stand-ins here."""
+"""What a job and its user can do besides what test_survive.py shows. Engine and Ray are stand-ins here."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-
-import pytest
 
 from molt_tui.services import slurm as service
 from molt_tui.slurm import submit
-from tests.slurm.conftest import Cluster, Desk, assert_nothing_left, assert_trained_once, exits, occupy, wait_for
+from tests.slurm.conftest import Desk, assert_nothing_left, assert_trained_once, exits, occupy, wait_for
 
 
 def test_a_run_completes(desk: Desk):
@@ -24,30 +20,12 @@ def test_a_run_completes(desk: Desk):
     assert any("expects a start at" in line for line in desk.said) and any("is job" in line for line in desk.said)
 
 
-def test_crashes_are_restarted_within_the_allocation(desk: Desk):
-    run = desk.launch(steps=20, crash={"1": 7, "2": 13})
-    found = desk.until(run, "completed", seconds=120)
-    assert found.attempts == 3
-    assert [record["reason"] for record in exits(run)] == ["crashed", "crashed", "completed"]
-    assert_trained_once(run, 20)
-    assert_nothing_left(run)
-
-
 def test_the_restart_budget_ends(desk: Desk):
     run = desk.launch("--slurm.max_restarts", "1", steps=20, save=100, crash={"1": 1, "2": 1, "3": 1})
     found = desk.until(run, "failed", seconds=60)
     # the first crash came after a new step, the second after none
     assert found.attempts == 2 and "SIGKILL" in found.detail
     assert_nothing_left(run)
-
-
-def test_kill_of_the_driver_is_healed(desk: Desk):
-    run = desk.launch(steps=40, seconds=0.2)
-    wait_for(lambda: (run.checkpoints / "step-000005" / "COMPLETE").exists(), 60, "first checkpoint")
-    os.kill(int((run.attempt(1) / "toy.pid").read_text()), signal.SIGKILL)
-    found = desk.until(run, "completed", seconds=120)
-    assert found.attempts == 2 and exits(run)[0]["reason"] == "crashed"
-    assert_trained_once(run, 40)
 
 
 def test_requeue_by_hand_goes_on(desk: Desk):
@@ -78,30 +56,6 @@ def test_a_successor_goes_on_where_requeueing_is_off(desk: Desk):
     assert_nothing_left(run)
 
 
-def test_preemption_saves_and_goes_on(desk: Desk):
-    run = desk.launch("--slurm.partition", "preempt", steps=60, seconds=0.2, save=1000)
-    desk.until(run, "running")
-    wait_for(lambda: desk.run(run).step, 30, "first step")
-    occupy("-p", "train", seconds=5)
-    desk.until(run, "queued", seconds=60)
-    found = desk.until(run, "completed", seconds=180)
-    first = exits(run)[0]
-    assert first["reason"] == "preempted" and "higher priority" in first["detail"]
-    assert first["resumable"] and found.attempts == 2
-    assert_trained_once(run, 60)
-
-
-def test_scancel_is_a_cancellation(desk: Desk):
-    run = desk.launch(steps=600, seconds=0.2)
-    desk.until(run, "running")
-    subprocess.run(["scancel", desk.job_id(run)], check=True)
-    desk.until(run, "cancelled", seconds=60)
-    # The supervisor writes how the attempt ended, then the job adds why Slurm ended it.
-    found = wait_for(lambda: "cancelled" in (r := desk.run(run)).detail and r, 15, "Slurm's reason")
-    assert found.state == "cancelled" and exits(run)[0]["reason"] == "cancelled"
-    assert_nothing_left(run)
-
-
 def test_stop_saves_and_requeue_goes_on(desk: Desk):
     run = desk.launch(steps=60, seconds=0.1)
     desk.until(run, "running")
@@ -123,27 +77,3 @@ def test_a_waiting_run_is_cancelled_in_the_queue(desk: Desk):
     assert service.stop(desk.store, desk.slurm, found, say=desk.said.append)
     assert desk.run(run).state == "cancelled"
     subprocess.run(["scancel", blocker], check=True)
-
-
-def test_a_lost_node_requeues_the_run(desk: Desk, cluster: Cluster):
-    run = desk.launch(steps=150, seconds=0.3)
-    wait_for(lambda: (run.checkpoints / "step-000005" / "COMPLETE").exists(), 60, "first checkpoint")
-    cluster.signal("node2", "KILL")
-    desk.until(run, "queued", seconds=120)
-    cluster.mend()
-    found = desk.until(run, "completed", seconds=240)
-    assert found.attempts >= 2
-    assert_trained_once(run, 150)
-    assert_nothing_left(run)
-
-
-def test_a_full_disk_is_said(desk: Desk, tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    small = tmp_path / "small"
-    small.mkdir()
-    # Mounted by the job itself: its node has a mount namespace of its own.
-    run = desk.launch("--slurm.setup", f"mount -t tmpfs -o size=1m tmpfs {small}", steps=40, save=1, checkpoints=str(small))
-    found = desk.until(run, "failed", seconds=60)
-    assert "No space left" in found.detail
-    assert_nothing_left(run)

@@ -235,6 +235,11 @@ def scontrol(*arguments: str) -> str:
     return subprocess.run(["scontrol", *arguments], capture_output=True, text=True, check=True, timeout=30).stdout
 
 
+def near_the_limit(job: str, seconds: int) -> None:
+    """Lower a running job's time limit so that its warning, `signal_seconds` before the end, is due now."""
+    scontrol("update", f"JobId={job}", f"TimeLimit={seconds // 60 + 2}")
+
+
 def occupy(*options: str, seconds: int) -> str:
     """Take both nodes for a while with a job of someone else; returns its id."""
     argv = ["sbatch", "--parsable", "-N2", "--exclusive", "-o", "/dev/null", "-t", "5", *options, "--wrap", f"sleep {seconds}"]

@@ -12,7 +12,7 @@ from molt_tui.services import runs as run_service
 from molt_tui.services import slurm as service
 from molt_tui.slurm import submit
 from molt_tui.slurm.commands import Slurm
-from tests.slurm.conftest import Cluster, Desk, assert_trained_once, wait_for
+from tests.slurm.conftest import Cluster, Desk, assert_nothing_left, assert_trained_once, wait_for
 
 
 def jobs_named(text: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_a_dead_controller_before_the_submission_makes_nothing(desk: Desk, clust
 
 @pytest.mark.parametrize("number", ["STOP", "KILL"])
 def test_an_outage_during_a_run_loses_nothing(desk: Desk, cluster: Cluster, number: str):
-    run = desk.launch(steps=300, seconds=0.2)
+    run = desk.launch(steps=180, seconds=0.2)
     # A controller that is killed before it saved a job's start launches it again; that is not what is tested here.
     wait_for(lambda: (desk.run(run).step or 0) > 30, 60, "some steps")
     cluster.signal("slurmctld", number)
@@ -95,7 +95,8 @@ def test_an_outage_during_a_run_loses_nothing(desk: Desk, cluster: Cluster, numb
     cluster.mend()
     found = desk.until(run, "completed", seconds=120)
     assert found.attempts == 1
-    assert_trained_once(run, 300)
+    assert_trained_once(run, 180)
+    assert_nothing_left(run)
 
 
 def desk_asks(desk: Desk) -> None:

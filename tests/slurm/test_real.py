@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from engine.wire import EventReader, RunDir
-from tests.slurm.conftest import Cluster, Desk, assert_nothing_left, exits, trained, wait_for
+from tests.slurm.conftest import Cluster, Desk, assert_nothing_left, exits, near_the_limit, scontrol, trained, wait_for
 
 SHORT = ("--placement.device", "cpu", "--tiny.warmup_steps", "40", "--eval.eval_at_start", "false", "--eval.eval_at_end", "false",
          "--eval.steps", "-1", "--slurm.nodes", "2", "--slurm.object_store_gb", "0.5")  # fmt: skip
@@ -52,14 +53,18 @@ def test_the_demo_on_two_nodes(desk: Desk, cluster: Cluster):
 
 
 def test_a_time_limit_is_outlived(desk: Desk):
-    steps = 220
-    run = launch(desk, "--slurm.time", "5", "--slurm.signal_seconds", "75", "--train.max_steps", str(steps),
+    steps, began = 60, time.monotonic()
+    run = launch(desk, "--slurm.time", "10", "--slurm.signal_seconds", "120", "--train.max_steps", str(steps),
                  "--rollout.batch_size", "16", "--ckpt.save_steps", "20")  # fmt: skip
-    found = desk.until(run, "completed", seconds=1300)
-    assert found.step == steps and found.attempts >= 2
-    records = exits(run)
-    assert {record["reason"] for record in records[:-1]} == {"timeout"}
-    assert all("time limit" in record["detail"] for record in records[:-1])
+    wait_for(lambda: (desk.run(run).step or 0) >= 5, 300, "step 5")
+    near_the_limit(desk.job_id(run), int(time.monotonic() - began))
+    found = desk.until(run, "queued", seconds=120)
+    assert found.step is not None and 5 <= found.step < steps
+    scontrol("update", f"JobId={desk.job_id(run)}", "TimeLimit=10")
+    found = desk.until(run, "completed", seconds=400)
+    assert (found.step, found.attempts) == (steps, 2)
+    assert [record["reason"] for record in exits(run)] == ["timeout", "completed"]
+    assert "time limit" in exits(run)[0]["detail"]
     ledger = trained(run)
     assert sorted(ledger) == list(range(1, steps + 1))
     prompts = [prompt for step in sorted(ledger) for prompt in ledger[step]]

@@ -23,6 +23,7 @@ from tests.slurm.conftest import (
     assert_trained_once,
     exits,
     molt,
+    near_the_limit,
     occupy,
     scontrol,
     trained,
@@ -79,11 +80,6 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
-
-
-def near_the_limit(job: str, seconds: int) -> None:
-    """Lower a running job's time limit so that its warning, `signal_seconds` before the end, is due now."""
-    scontrol("update", f"JobId={job}", f"TimeLimit={seconds // 60 + 2}")
 
 
 def assert_whole(desk: Desk, run: RunDir, steps: int) -> None:

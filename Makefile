@@ -22,6 +22,9 @@ slurm: setup
 bench: setup
 	$(PY) -m tests.bench
 
+monkey: setup
+	$(PY) -m tests.monkey 20
+
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .

@@ -15,6 +15,8 @@ from textual.app import App
 from textual.message import Message
 from textual.message_pump import MessagePump
 
+from molt_tui.errors import MoltError
+
 log = logging.getLogger(__name__)
 
 
@@ -116,6 +118,8 @@ class Background:
     def _answer(self, question: _Question) -> None:
         try:
             answer = Answer(question.topic, question.work())
+        except MoltError as problem:  # said on the screen; nothing to look for in the code
+            answer = Answer(question.topic, error=one_line(problem))
         except Exception as problem:
             log.exception("%s failed", question.topic)
             answer = Answer(question.topic, error=one_line(problem))

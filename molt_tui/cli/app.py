@@ -38,6 +38,6 @@ def screen(
         raise typer.Exit(open_screen(theme=theme, ascii=ascii, read_only=read_only))
 
 
-from molt_tui.cli import change, data, look, manage, start  # noqa: E402  (they register their commands on `app`)
+from molt_tui.cli import change, cluster, data, look, manage, start  # noqa: E402  (they register their commands on `app`)
 
-__all__ = ["app", "change", "data", "look", "manage", "start"]
+__all__ = ["app", "change", "cluster", "data", "look", "manage", "start"]

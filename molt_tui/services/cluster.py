@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from molt_tui.errors import MoltError, Refused
 from molt_tui.services.runs import Run
-from molt_tui.slurm import poll
+from molt_tui.slurm import poll, submit
 from molt_tui.slurm.commands import NoAnswer, Slurm, SlurmError
 from molt_tui.slurm.forecast import Forecast, forecast
 from molt_tui.slurm.parse import Association, Node, Partition
 from molt_tui.slurm.preflight import Finding
 from molt_tui.slurm.site import Site
+from molt_tui.slurm.submit import Receipt
 from molt_tui.store.database import Store
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ NODES_SECONDS, NAME_SECONDS, ACCOUNTS_SECONDS = 30.0, 86400.0, 3600.0
 
 @dataclass(frozen=True)
 class PartitionLine:
-    """One partition on the Cluster screen; GPUs by type, nodes by state."""
+    """One partition on the Cluster screen; GPUs by type, nodes by state; `out`: (node, state and reason) out of service."""
 
     name: str
     default: bool
@@ -38,11 +40,12 @@ class PartitionLine:
     by_state: dict[str, int]
     gpus: dict[str, int]
     free_gpus: dict[str, int]
+    out: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class JobLine:
-    """One own job that belongs to a run. Times in epoch seconds."""
+    """One own job that belongs to a run. `state` is the job's, as Slurm says it. Times in epoch seconds."""
 
     run: str
     name: str
@@ -57,22 +60,43 @@ class JobLine:
 
 @dataclass(frozen=True)
 class Overview:
-    """The whole Cluster screen. `answered` is when Slurm said so; `error` why there is no newer answer."""
+    """One cluster on the Cluster screen. `answered` is when Slurm said so; `error` why there is no newer answer; `here`: whether
+    Slurm's programs on this machine talk to it."""
 
     cluster: str
     partitions: tuple[PartitionLine, ...]
     jobs: tuple[JobLine, ...]
-    answered: float
+    answered: float | None
     error: str = ""
+    here: bool = True
 
 
-def cluster_name(store: Store, slurm: Slurm, site: Site) -> str:
-    """The cluster that Slurm's programs talk to here, from the profile or asked once a day. Raises MoltError."""
+@dataclass(frozen=True)
+class JobReport:
+    """All that is known of a Slurm run's job: its newest submission, Slurm's last word, the forecast, the attempts as (number,
+    reason or None, last step)."""
+
+    cluster: str
+    submission: Receipt | None
+    job: JobLine | None
+    answered: float | None
+    error: str
+    forecast: Forecast | None
+    attempts: tuple[tuple[int, str | None, int | None], ...]
+
+
+def cluster_name(store: Store, slurm: Slurm, site: Site, *, older: bool = True) -> str:
+    """The cluster that Slurm's programs talk to here, from the profile or asked once a day; without `older` a silent controller
+    is asked again at once. Raises MoltError."""
     if site.cluster:
         return site.cluster
+
+    def ask() -> str:
+        return slurm.config().get("ClusterName", "")
+
     kind = f"name {os.environ.get('SLURM_CONF', '')}".strip()
     try:
-        name, _ = poll.cached(store, "", kind, NAME_SECONDS, lambda: slurm.config().get("ClusterName", ""), time.time())
+        name, _ = poll.cached(store, "", kind, NAME_SECONDS, ask, time.time(), older=older)
     except (NoAnswer, SlurmError) as error:
         raise MoltError(f"Slurm does not answer: {error}") from error
     return str(name) or "slurm"
@@ -92,7 +116,11 @@ def hardware(store: Store, slurm: Slurm, cluster: str, *, older: bool = True) ->
     except (NoAnswer, SlurmError) as error:
         raise MoltError(f"Slurm does not answer: {error}") from error
     assert isinstance(answer, dict)
-    return [_partition(p) for p in answer["partitions"]], [_node(n) for n in answer["nodes"]], at
+    return *_read_hardware(answer), at
+
+
+def _read_hardware(answer: dict[str, Any]) -> tuple[list[Partition], list[Node]]:
+    return [_partition(p) for p in answer["partitions"]], [_node(n) for n in answer["nodes"]]
 
 
 def _partition(record: dict[str, Any]) -> Partition:
@@ -121,9 +149,34 @@ def overview(store: Store, slurm: Slurm, site: Site) -> Overview:
     """Partitions with free GPUs, and own jobs with their runs. Raises MoltError when Slurm never answered."""
     cluster = cluster_name(store, slurm, site)
     partitions, nodes, answered = hardware(store, slurm, cluster)
+    return _overview(store, cluster, partitions, nodes, answered, here=True)
+
+
+def overviews(store: Store, slurm: Slurm, site: Site) -> list[Overview]:
+    """The cluster of this machine first, then others as they were last seen from here. Never raises for what Slurm does."""
+    here, found = "", []
+    try:
+        here = cluster_name(store, slurm, site)
+        found.append(overview(store, slurm, site))
+    except MoltError as error:
+        found.append(Overview(here, (), tuple(own_jobs(store, here)), None, str(error)))
+    others = "SELECT DISTINCT cluster FROM runs WHERE cluster NOT IN ('local', ?) ORDER BY cluster"
+    for row in store.rows(others, (here,)):
+        known = store.rows("SELECT answered, text FROM slurm_calls WHERE cluster = ? AND kind = 'hardware'", (row["cluster"],))
+        partitions, nodes, answered = [], [], None
+        if known and known[0]["text"]:
+            partitions, nodes = _read_hardware(json.loads(known[0]["text"]))
+            answered = known[0]["answered"]
+        found.append(_overview(store, row["cluster"], partitions, nodes, answered, here=False))
+    return found
+
+
+def _overview(store: Store, cluster: str, partitions: Sequence[Partition], nodes: Sequence[Node], answered: float | None, *,
+              here: bool) -> Overview:  # fmt: skip
     lines = tuple(_partition_line(p, [n for n in nodes if p.name in n.partitions]) for p in partitions)
-    rows = store.rows("SELECT error FROM slurm_calls WHERE cluster = ? AND kind = 'jobs'", (cluster,))
-    return Overview(cluster, lines, tuple(own_jobs(store, cluster)), answered, (rows[0]["error"] or "") if rows else "")
+    calls = "SELECT error FROM slurm_calls WHERE cluster = ? AND kind IN ('jobs', 'hardware') AND error IS NOT NULL"
+    errors = [row["error"] for row in store.rows(calls, (cluster,))]
+    return Overview(cluster, lines, tuple(own_jobs(store, cluster)), answered, errors[0] if errors and here else "", here)
 
 
 def _partition_line(partition: Partition, nodes: Sequence[Node]) -> PartitionLine:
@@ -137,7 +190,9 @@ def _partition_line(partition: Partition, nodes: Sequence[Node]) -> PartitionLin
             gpus[kind] = gpus.get(kind, 0) + count
             if node.usable:
                 free[kind] = free.get(kind, 0) + max(0, count - node.gpus_used.get(kind, 0))
-    return PartitionLine(partition.name, partition.default, partition.state, partition.max_time, len(nodes), by_state, gpus, free)
+    out = tuple((n.name, " ".join((*n.states, n.reason)).strip()) for n in nodes if not n.usable)
+    return PartitionLine(partition.name, partition.default, partition.state, partition.max_time, len(nodes), by_state, gpus,
+                         free, out)  # fmt: skip
 
 
 def own_jobs(store: Store, cluster: str) -> list[JobLine]:
@@ -167,6 +222,19 @@ def forecast_of(store: Store, run: Run) -> Forecast | None:
     job = job_of(store, run)
     return forecast(points, max_steps=run.max_steps, limit=job.end if job else None, last_checkpoint=run.last_checkpoint,
                     now=time.time())  # fmt: skip
+
+
+def report_of(store: Store, run: Run) -> JobReport | None:
+    """What the Run screen says about a run's job; None for a local run. Reads the database and the receipts only."""
+    if run.cluster == "local":
+        return None
+    from molt_tui.services.runs import attempts
+
+    job = store.rows("SELECT answered FROM slurm_jobs WHERE run_num = ?", (run.num,))
+    call = store.rows("SELECT error FROM slurm_calls WHERE cluster = ? AND kind = 'jobs'", (run.cluster,))
+    chain = tuple((a["attempt"], a["reason"], a["step"]) for a in attempts(store, run))
+    return JobReport(run.cluster, submit.latest(run.directory), job_of(store, run), job[0]["answered"] if job else None,
+                     (call[0]["error"] or "") if call else "", None if run.final else forecast_of(store, run), chain)  # fmt: skip
 
 
 def needed_paths(config: Config, runs_root: Path) -> list[str]:

@@ -105,12 +105,12 @@ def draw_up(home: Home, recipe: str, flags: Sequence[str], *, name: str | None =
     a run, times `seeds` with train.seed counting up from the recipe's; several runs are one group. `parent`: its run.toml
     takes the place of the recipe's file. Raises Refused for a sweep that makes no sense.
     """
-    from engine.recipes import find_recipe
+    from engine.recipes import find_recipe, load
 
     path = str(parent.directory.run_toml) if parent is not None else recipe
-    found, missing = find_recipe(path)
+    found, _ = find_recipe(path)
     if found is None:
-        return None, missing, False
+        return None, load(path, flags, base)[2], False
     _check_axes(axes, flags, seeds)
     combinations = expand(axes, samples, runs_each=seeds)
     first = name or (parent.name if parent is not None else Path(found.name).stem)

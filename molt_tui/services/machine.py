@@ -37,10 +37,9 @@ def has_slurm() -> bool:
 def misfit(config: Config) -> Problem | None:
     """Why a local run of this configuration could not start here; None when its GPUs are there."""
     from engine.flags import Problem
-    from engine.topology import DoesNotFit, check_gpus
 
-    try:
-        check_gpus(gpu_count(), config)
-    except DoesNotFit as error:
-        return Problem("placement.device", str(error))
-    return None
+    engines, trainer, here = config.vllm.num_engines * config.vllm.tensor_parallel_size, config.trainer_ranks, gpu_count()
+    if config.placement.device != "cuda" or here >= engines + trainer:
+        return None
+    words = f"needs {engines + trainer} GPUs ({engines} for the engines, {trainer} for the trainer), this machine has {here}"
+    return Problem("placement.device", f"{words}: launch it on Slurm, or lower vllm.num_engines and actor.num_gpus_per_node")

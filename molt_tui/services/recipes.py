@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from molt_tui.errors import NotFound, Refused
+from molt_tui.services.machine import misfit
 
 
 @dataclass(frozen=True)
 class RecipeLine:
-    """One recipe of the list; `problems` are one line each, empty for a recipe that can run."""
+    """One recipe of the list; `problems` are one line each, empty for a recipe that can run. `misfit`: what it needs that this
+    machine does not have."""
 
     name: str
     path: Path
@@ -20,6 +22,7 @@ class RecipeLine:
     model: str
     hardware: str
     problems: tuple[str, ...] = ()
+    misfit: str = ""
 
 
 def list_recipes(*, check: bool = False) -> list[RecipeLine]:
@@ -29,9 +32,11 @@ def list_recipes(*, check: bool = False) -> list[RecipeLine]:
 
     lines = []
     for recipe in shipped():
-        problems = load(recipe.name, [])[2] if check else recipe.problems
+        _, config, problems = load(recipe.name, []) if check else (None, None, recipe.problems)
         about = {field: recipe.about(field) for field in ("title", "task", "model", "hardware")}
-        lines.append(RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, problems))))
+        missing = misfit(config) if config is not None else None
+        lines.append(RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, problems)),
+                                misfit=missing.message if missing else ""))  # fmt: skip
     return lines
 
 

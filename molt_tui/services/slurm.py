@@ -89,7 +89,7 @@ def preflight(
     store: Store, slurm: Slurm, site: Site, config: Config, runs_root: Path, environment: Mapping[str, str]
 ) -> Preflight:
     """Everything that can be checked without submitting. Raises MoltError when Slurm does not answer."""
-    cluster = clusters.cluster_name(store, slurm, site)
+    cluster = clusters.cluster_name(store, slurm, site, older=False)
     partitions, nodes, _ = clusters.hardware(store, slurm, cluster, older=False)
     findings = check(config, partitions, nodes, clusters.associations(store, slurm, cluster))
     names = ", ".join(missing_variables(config.slurm, environment))
@@ -138,7 +138,7 @@ def launch(store: Store, slurm: Slurm, site: Site, plan: local.Plan, say: Say = 
     A refused run leaves nothing behind; when earlier runs of the plan were submitted, the error names them. One without an
     answer is kept: its receipt says `unknown`, and polling finds it.
     """
-    cluster = clusters.cluster_name(store, slurm, site)
+    cluster = clusters.cluster_name(store, slurm, site, older=False)
     checked = preflight_all(store, slurm, site, plan)
     clusters.refuse(checked.findings)
     for finding in checked.findings:

@@ -170,16 +170,26 @@ def cached(
 ) -> tuple[object, float]:
     """(answer, when it was given) of another query, asked at most every `fresh_seconds` by all programs together.
 
-    Raises what `ask` raises when there is no older answer either, or none is wanted.
+    Without an answer it is asked again later and later, and an older answer serves meanwhile; where none is wanted (not
+    `older`) it is asked now. Raises what `ask` raises, or NoAnswer, when there is nothing to serve.
     """
-    row = store.rows("SELECT answered, text FROM slurm_calls WHERE cluster = ? AND kind = ?", (cluster, kind))
-    if row and row[0]["text"] and row[0]["answered"] is not None and 0 <= now - row[0]["answered"] < fresh_seconds:
-        return json.loads(row[0]["text"]), row[0]["answered"]
+    found = store.rows("SELECT asked, answered, failures, error, text FROM slurm_calls WHERE cluster = ? AND kind = ?",
+                       (cluster, kind))  # fmt: skip
+    row = found[0] if found else None
+    known = row is not None and bool(row["text"]) and row["answered"] is not None
+    if row is not None and known and 0 <= now - row["answered"] < fresh_seconds:
+        return json.loads(row["text"]), row["answered"]
+    wait = min(RUNNING_SECONDS * 2 ** min(row["failures"], 5), RETRY_MOST_SECONDS) if row is not None else 0.0
+    if row is not None and older and row["failures"] and 0 <= now - row["asked"] < wait:
+        if known:
+            return json.loads(row["text"]), row["answered"]
+        raise NoAnswer(row["error"] or "no answer")
     try:
         answer = ask()
-    except NoAnswer:
-        if older and row and row[0]["text"]:
-            return json.loads(row[0]["text"]), row[0]["answered"]
+    except NoAnswer as error:
+        _remember_failure(store, cluster, kind, str(error), now)
+        if older and row is not None and known:
+            return json.loads(row["text"]), row["answered"]
         raise
     with store.write() as connection:
         connection.execute(
@@ -187,3 +197,12 @@ def cached(
             (cluster, kind, now, now, json.dumps(answer)),
         )
     return answer, now
+
+
+def _remember_failure(store: Store, cluster: str, kind: str, error: str, now: float) -> None:
+    with store.write() as connection:
+        connection.execute(
+            "INSERT INTO slurm_calls (cluster, kind, asked, failures, error) VALUES (?, ?, ?, 1, ?) ON CONFLICT (cluster, kind)"
+            " DO UPDATE SET asked = excluded.asked, failures = failures + 1, error = excluded.error",
+            (cluster, kind, now, error),
+        )

@@ -199,12 +199,23 @@ class MoltApp(App[str]):
 
         self.push_screen(LaunchScreen())
 
-    def opened_launch(self, run_id: str) -> None:
-        """A run was started: its dashboard replaces the launch screens."""
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
+    def open_form(self, recipe: str = "", parent: str = "") -> None:
+        """The launch form of a recipe, or of a run that is to be launched again."""
+        from molt_tui.tui.screens.form import FormScreen
+
+        self.push_screen(FormScreen(recipe, parent))
+
+    def open_cluster(self) -> None:
+        from molt_tui.tui.screens.cluster import ClusterScreen
+
+        self.push_screen(ClusterScreen())
+
+    def opened_launch(self, run_ids: Sequence[str]) -> None:
+        """Runs were started: the dashboard of a single one, or the list, replaces the launch screens."""
+        self._go_home()
         self.background.ingest_now()
-        self.open_run(run_id)
+        if len(run_ids) == 1:
+            self.open_run(run_ids[0])
 
     def go_back(self) -> None:
         """To the screen before; the first one stays."""
@@ -232,6 +243,7 @@ class MoltApp(App[str]):
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         yield SystemCommand("Runs", "All runs", self._go_home)
         yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
+        yield SystemCommand("Cluster", "Partitions, free GPUs and your jobs", self.open_cluster)
         yield SystemCommand("Help", "What this shows and which keys act here", self.action_help)
         yield SystemCommand("Own cost", "Processor, memory, bytes and scheduler calls of molt-tui itself", self._show_cost)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)

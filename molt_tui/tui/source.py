@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
+from molt_tui.tui.cluster_view import ClusterSource
 from molt_tui.tui.data_source import DataSource
+from molt_tui.tui.launch_view import LaunchSource
 
 if TYPE_CHECKING:
     from molt_tui.tui.view import RunView
@@ -44,41 +46,7 @@ class RunLine:
         return self.state in {"queued", "starting", "running", "paused", "stopping"}
 
 
-@dataclass(frozen=True)
-class RecipeCard:
-    """One recipe that can be launched; `problem` says why it cannot."""
-
-    name: str
-    title: str = ""
-    task: str = ""
-    model: str = ""
-    hardware: str = ""
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class FormField:
-    """One flag of the launch form. `origin`: yours, recipe or default; `value` as it is typed on the command line."""
-
-    flag: str
-    value: str
-    default: str
-    origin: str
-    expects: str
-    help: str
-
-
-@dataclass(frozen=True)
-class Form:
-    """The form after resolving a recipe with the changed flags; launch is possible when there is no problem."""
-
-    recipe: str
-    fields: tuple[FormField, ...]
-    problems: tuple[str, ...]
-    command: str
-
-
-class Source(DataSource, Protocol):
+class Source(LaunchSource, ClusterSource, DataSource, Protocol):
     def ingest(self) -> None: ...
 
     def runs(self) -> Sequence[RunLine]: ...
@@ -89,14 +57,6 @@ class Source(DataSource, Protocol):
 
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
         """Send a command; returns what was done in words."""
-        ...
-
-    def recipes(self) -> Sequence[RecipeCard]: ...
-
-    def form(self, recipe: str, changes: Mapping[str, str]) -> Form: ...
-
-    def launch(self, recipe: str, changes: Mapping[str, str], name: str, group: str) -> str:
-        """Start a run; returns its id."""
         ...
 
 

@@ -5,21 +5,21 @@ What needs the configuration tree is imported on use: it takes as long as all th
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from molt_tui.sentences import sentence
-from molt_tui.services import health, logs, metrics, runs
+from molt_tui.services import health, logs, metrics, runs, steer
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
 from molt_tui.text import clean, log_line
+from molt_tui.tui.cluster_answers import ClusterAnswers
+from molt_tui.tui.launch_answers import LaunchAnswers
 from molt_tui.tui.read_only import changes
-from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
+from molt_tui.tui.source import RunLine
 from molt_tui.tui.store_data import StoreData
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.braille import Point, thin
@@ -31,7 +31,7 @@ TREND_POINTS, EVENTS, LOG_LINES, TREND_RUNS = 40, 200, 500, 300
 SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "note")
 
 
-class StoreSource(StoreData):
+class StoreSource(LaunchAnswers, ClusterAnswers, StoreData):
     """Everything the screens ask, answered from molt.db and the run directories."""
 
     def __init__(self, home: Home, *, read_only: bool = False) -> None:
@@ -123,40 +123,9 @@ class StoreSource(StoreData):
 
     @changes
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
-        from molt_tui.services import steer
 
         run = runs.get_run(self.store, run_id)
         return clean(steer.steer(self.store, run, name, args))
-
-    def recipes(self) -> Sequence[RecipeCard]:
-        from molt_tui.services import recipes
-
-        return [RecipeCard(r.name, clean(r.title), clean(r.task), clean(r.model), clean(r.hardware),
-                           clean(r.problems[0]) if r.problems else "") for r in recipes.list_recipes(check=True)]  # fmt: skip
-
-    def form(self, recipe: str, changes: Mapping[str, str]) -> Form:
-        from engine import flags
-        from engine.recipes import find_recipe, load
-
-        found, _ = find_recipe(recipe)
-        base = dict(flags.flatten(flags.resolve(found.raw if found else {}, {})[0]))
-        _, _, problems = load(recipe, _as_flags(changes))
-        fields = []
-        for info in (f for f in flags.flag_table() if not f.path.startswith("recipe.")):
-            value, default = typed(base[info.path]), typed(info.default)
-            row = FormField(info.path, value, default, "default" if value == default else "recipe", info.type, info.help)
-            if info.path in changes:
-                row = replace(row, value=changes[info.path], origin="yours")
-            fields.append(row)
-        words = ["molt-tui", "launch", recipe, *(w for flag, value in changes.items() for w in (f"--{flag}", value))]
-        return Form(recipe, tuple(fields), tuple(clean(p) for p in problems), clean(shlex.join(words)))
-
-    @changes
-    def launch(self, recipe: str, changes: Mapping[str, str], name: str, group: str) -> str:
-        from molt_tui.services import launch
-
-        plan = launch.make_plan(self.home, recipe, _as_flags(changes), name=name or None, group=group or None)
-        return launch.launch(plan)[0]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -172,18 +141,3 @@ def _said(run: runs.Run, seen: runs.Observed, now: float) -> float | None:
     """Seconds since the run last said something: its beat while it lives, else what its writers stamped."""
     last = seen.beat if seen.beat is not None and not run.final else run.updated
     return None if last is None else max(0.0, now - last)
-
-
-def _as_flags(changes: Mapping[str, str]) -> list[str]:
-    return [f"--{flag}={value}" for flag, value in changes.items()]
-
-
-def typed(value: Any) -> str:
-    """A configuration value as it is typed on the command line."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return ",".join(typed(v) for v in value)
-    return clean(value)

@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 
 from molt_tui.facts import Facts
-from molt_tui.tui.source import Form, FormField, RecipeCard, RunLine
+from molt_tui.tui.source import RunLine
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.verdict import Verdict, judge
+from tests.tui.fake_launch import FakeLaunch
 
 T0 = 1_800_000_000.0
 
@@ -77,15 +78,7 @@ def view(**changes) -> RunView:
     return RunView(**{**values, **changes})
 
 
-FIELDS = (
-    FormField("actor.adam.lr", "0.001", "1e-06", "recipe", "number >= 0", "learning rate (can be changed while the run is live)"),
-    FormField("train.max_staleness", "2", "1", "recipe", "whole number >= 0", "versions a trained token may lag behind"),
-    FormField("rollout.temperature", "1.0", "1.0", "default", "number > 0", "sampling temperature"),
-    FormField("train.seed", "42", "42", "default", "whole number", "seed of data order, sampling and model building"),
-)
-
-
-class FakeSource:
+class FakeSource(FakeLaunch):
     def __init__(self) -> None:
         self.lines = list(RUNS)
         self.shown = view()
@@ -105,26 +98,3 @@ class FakeSource:
     def control(self, run_id: str, name: str, args=None) -> str:
         self.calls.append((name, run_id))
         return f"{name} sent to {run_id}"
-
-    def recipes(self):
-        return [RecipeCard("demo", "Sums and differences with a tiny MoE", "one-digit sums", "tiny:qwen3_moe", "2 CPU cores"),
-                RecipeCard("countdown", "Countdown with SmolLM2", "countdown", "SmolLM2-135M", "1 GPU"),
-                RecipeCard("broken", problem="recipe.toml line 3: expected a value")]  # fmt: skip
-
-    def form(self, recipe: str, changes) -> Form:
-        fields = tuple(replace(f, value=changes[f.flag], origin="yours") if f.flag in changes else f for f in FIELDS)
-        wrong = [f"--{f.flag}: expects {f.expects}, got {f.value!r}" for f in fields if not _is_number(f.value)]
-        command = "molt-tui launch " + recipe + "".join(f" --{k} {v}" for k, v in changes.items())
-        return Form(recipe, fields, tuple(wrong), command)
-
-    def launch(self, recipe: str, changes, name: str, group: str) -> str:
-        self.calls.append(("launch", recipe, dict(changes), name, group))
-        return RUNS[0].id
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -11,6 +11,7 @@ import pytest
 
 from engine.protocol import send_command
 from engine.wire import RunDir, append_line, encode_line, write_atomic
+from molt_tui.draft import Draft
 from molt_tui.scenarios.archive import Scenario, load, parse
 from molt_tui.scenarios.player import Player, prepare
 from molt_tui.scenarios.recorder import record
@@ -83,7 +84,7 @@ async def test_hostile_text_on_the_real_screens(home, golden, open_app):
 
 def test_the_form_knows_every_flag_and_validates_live(home):
     source = source_of(home)
-    form = source.form("no-such-recipe", {"actor.adam.lr": "abc"})
+    form = source.form(Draft("no-such-recipe", changes={"actor.adam.lr": "abc"}))
     fields = {field.flag: field for field in form.fields}
     assert fields["actor.adam.lr"].origin == "yours"
     assert fields["train.max_staleness"].default == "1"

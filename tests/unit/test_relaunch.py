@@ -60,7 +60,7 @@ def test_gpus_are_counted_without_torch(tmp_path):
 def test_a_recipe_for_more_gpus_than_there_are_is_refused_before_anything_is_made(home, monkeypatch):
     monkeypatch.setattr(machine, "gpu_count", lambda: 4)
     plan = launch.make_plan(home, "qwen3-4b-math", [])
-    with pytest.raises(Refused, match=r"this machine has 4 GPUs.*--on slurm"):
+    with pytest.raises(Refused, match=r"needs 8 GPUs .*, this machine has 4: launch it on Slurm"):
         launch.launch(plan)
     assert list(home.runs_root.iterdir()) == []
     monkeypatch.setattr(machine, "gpu_count", lambda: 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 
 from molt_tui.tui import format
 from molt_tui.tui.screens.dialogs import Confirm
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 class RunControls:
     """Mixin of a screen with a `selected` run. Commands name the run they act on; stopping asks first."""
 
-    CONTROLS: ClassVar[list[BindingType]] = [
+    CONTROLS: ClassVar[list[Binding]] = [
         Binding("p", "pause", "Pause/resume", id="run.pause"),
         Binding("x", "stop", "Stop", id="run.stop"),
+        Binding("r", "relaunch", "Relaunch", id="run.relaunch"),
         Binding("c", "checkpoint", "Checkpoint", show=False, id="run.checkpoint"),
         Binding("y", "copy", "Copy id", show=False, id="run.copy"),
+        Binding("C", "cluster", "Cluster", show=False, id="run.cluster"),
+        Binding("S", "stacks", "Stack dump (Slurm)", show=False, id="run.stacks"),
     ]
 
     if TYPE_CHECKING:
@@ -65,6 +68,23 @@ class RunControls:
             return
         detail = f"{run.id}\nstep {format.progress(run.step, run.max_steps)}, {run.state}. It writes a checkpoint first."
         self._ask_first(run, "stop", f"Stop {run.name}?", detail, "Stop it")
+
+    def action_relaunch(self) -> None:
+        """A new run with this one's settings, to be changed in the form first."""
+        run = self.selected
+        if run is not None:
+            self.molt.open_form(parent=run.id)
+
+    def action_cluster(self) -> None:
+        self.molt.open_cluster()
+
+    def action_stacks(self) -> None:
+        """What every process of a Slurm run is doing, from every node."""
+        from molt_tui.tui.screens.stacks import StacksScreen
+
+        run = self._target("dump the stacks of")
+        if run is not None:
+            self.molt.push_screen(StacksScreen(run.id, run.name))
 
     def _ask_first(self, run: RunLine, command: str, question: str, detail: str, yes: str) -> None:
         """Send a command only after a yes; the run is the one that the question named, wherever the cursor is by then."""

@@ -18,6 +18,7 @@ from molt_tui.tui.screens.runs import update
 from molt_tui.tui.source import RunLine
 from molt_tui.tui.view import RunView
 from molt_tui.tui.widgets.curves import LossPanel, RewardPanel
+from molt_tui.tui.widgets.job_bar import JobBar
 from molt_tui.tui.widgets.machines import EnginePanel, HostPanel, TimePanel
 from molt_tui.tui.widgets.panel import Panel
 from molt_tui.tui.widgets.signals import CorrectionPanel, MismatchPanel, QueuePanel, StalenessPanel
@@ -87,6 +88,7 @@ class RunScreen(RunControls, MoltScreen):
         with Vertical(id="heading"):
             yield Static("", id="head", markup=False)
             yield Static("", id="verdict", markup=False)
+            yield JobBar(self.run_id)
         with Container(id="panels"):
             with Vertical(id="learning"):
                 yield RewardPanel(id="reward")

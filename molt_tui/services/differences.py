@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from molt_tui.services.runs import Run
-
 if TYPE_CHECKING:
     from engine.config import Config
 
@@ -48,13 +46,13 @@ def agent_code(before: Path, after: Path) -> str:
     return f"{after.name}: {marks.count('+')} lines added, {marks.count('-')} removed"
 
 
-def past_script(run: Run, root: Path) -> list[str]:
-    """The batch script of a past run as it would read for the next one; empty for a local run."""
+def past_script(run: Path, root: Path) -> list[str]:
+    """The batch script in a past run's directory as it would read for the next one; empty for a local run."""
     try:
-        text = (run.path / "slurm" / "batch.sh").read_text(errors="replace")
+        text = (run / "slurm" / "batch.sh").read_text(errors="replace")
     except OSError:
         return []
-    text = text.replace(str(run.path), str(root / PLACEHOLDER)).replace(run.id, PLACEHOLDER)
+    text = text.replace(str(run), str(root / PLACEHOLDER)).replace(run.name, PLACEHOLDER)
     return re.sub(rf"(molt:{PLACEHOLDER})\.\d+", r"\1.1", text).splitlines()
 
 

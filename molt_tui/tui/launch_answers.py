@@ -156,7 +156,7 @@ def _with_script(review: Review, plan: launch.Plan, past: runs.Run | None) -> Re
     place = differences.PLACEHOLDER
     config = with_interpreter(plan.runs[0].config)
     script = render(config, plan.runs_root / place, place, 1).splitlines()
-    before = differences.past_script(past, plan.runs_root) if past is not None else []
+    before = differences.past_script(past.path, plan.runs_root) if past is not None else []
     rows, words = _memory(memory_table(config))
     diff = differences.lines(before, script) if before else []
     return replace(review, script=tuple(map(clean, script)), script_diff=tuple(map(clean, diff)), memory=rows,

@@ -104,7 +104,7 @@ def test_a_run_survives_every_end(desk: Desk, cluster: Cluster):
     assert code == 0 and "== node1: " in text and "== node2: " in text
     for process in ("slurm.job", "slurm.attempt", "slurm.node", "scripted_engine", "ray::ScriptedSampler", "ray::Trainer"):
         assert process in text, text
-    assert "Thread" in text and "train" in text
+    assert "Thread " in text and "run_until_complete" in text
     os.kill(trial.process("scripted_engine", "attempt"), signal.SIGKILL)
     record = trial.ended(1, "kill -9 of the driver")
     assert (record["reason"], record["detail"]) == ("crashed", "killed by SIGKILL (out of memory?)")

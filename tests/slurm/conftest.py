@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -100,13 +101,13 @@ def _live_jobs(cluster: Cluster) -> str:
     return done.stdout.strip() if done.returncode == 0 else "no answer"
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: str = "a condition") -> Any:
-    """The first true answer of `condition`; fails after `seconds`."""
+def wait_for(condition: Callable[[], Any], seconds: float, what: str = "a condition", every: float = 0.1) -> Any:
+    """The first true answer of `condition`, asked `every` so many seconds; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"no {what} within {seconds:.0f} s")
-        time.sleep(0.1)
+        time.sleep(every)
     return answer
 
 
@@ -176,7 +177,7 @@ class Desk:
         return poll.poll(self.store, self.slurm, "testbed")
 
     def until(self, run: RunDir, *states: str, seconds: float = 60) -> Run:
-        return wait_for(lambda: (r := self.run(run)).state in states and r, seconds, f"state {' or '.join(states)}")
+        return wait_for(lambda: (r := self.run(run)).state in states and r, seconds, f"state {' or '.join(states)}", 0.3)
 
     def job_id(self, run: RunDir) -> str:
         receipt = submit.latest(run)
@@ -202,22 +203,38 @@ def make_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]
     processes.send(left, 9)
 
 
+def commands(run: RunDir) -> dict[int, str]:
+    """The processes that have the run directory on their command line, with that line."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(run.path) in (line := path.read_bytes().replace(b"\0", b" ").decode(errors="replace")):
+                found[int(path.parent.name)] = line
+    return found
+
+
 class Census:
     """The processes of a run, remembered, because some of them show another title later and lose the run's marker."""
 
     def __init__(self, run: RunDir) -> None:
-        self.mark, self.seen = f"{run.path}:", set[tuple[int, str]]()
+        self.run, self.seen = run, set[tuple[int, str]]()
 
     def take(self) -> set[int]:
         """The living processes of the run."""
-        found = processes.family(lambda value: value.startswith(self.mark))
+        found = processes.family(lambda value: value.startswith(f"{self.run.path}:")) | commands(self.run).keys()
         self.seen |= {(pid, start) for pid in found if (start := _start_time(pid))}
         return found
 
-    def assert_gone(self, seconds: float = 30) -> float:
-        """Wait until none that was ever seen lives any more; returns the seconds that it took."""
+    def assert_gone(self, seconds: float = 30, but: Callable[[str], bool] = lambda command: False) -> float:
+        """Wait until none that was ever seen lives any more, except for commands like `but`; returns the seconds it took."""
         began = time.monotonic()
-        wait_for(lambda: not any(_start_time(pid) == start for pid, start in self.seen), seconds, "end of all processes")
+
+        def left() -> list[int]:
+            alive = [pid for pid, start in self.seen if _start_time(pid) == start]
+            names = commands(self.run) if alive else {}
+            return [pid for pid in alive if not but(names.get(pid, ""))]
+
+        wait_for(lambda: not left(), seconds, "end of all processes")
         self.seen.clear()
         return time.monotonic() - began
 
@@ -273,17 +290,7 @@ def assert_trained_once(run: RunDir, steps: int) -> None:
 
 def assert_nothing_left(run: RunDir, seconds: float = 30) -> None:
     """No process of the run on any node, by marker or by command line; both nodes are on this machine."""
-    mark = str(run.path).encode()
-
-    def left() -> set[int]:
-        named = {int(p.parent.name) for p in Path("/proc").glob("[0-9]*/cmdline") if mark in _bytes(p)}
-        return named | processes.marked(lambda value: value.startswith(f"{run.path}:"))
-
-    wait_for(lambda: not left(), seconds, "end of all processes")
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    mark = f"{run.path}:"
+    wait_for(
+        lambda: not (processes.marked(lambda value: value.startswith(mark)) or commands(run)), seconds, "end of all processes"
+    )

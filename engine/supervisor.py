@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
 class Supervisor:
     """One attempt. `command` is the controller; the run directory and `--attempt N` are appended to it.
 
-    A subclass may override `watch`, `signalled` and `explain`, which do nothing here.
+    A subclass may override `watch`, `signalled`, `explain` and `outlook`, which do nothing here.
     """
 
     def __init__(self, run: RunDir, command: Sequence[str], grace: float = GRACE_SECONDS) -> None:
@@ -142,6 +142,10 @@ class Supervisor:
     def explain(self, reason: str, detail: str) -> tuple[str, str]:
         """Reason and detail of the exit record, which can be made more exact here."""
         return reason, detail
+
+    def outlook(self, phase: str, detail: str) -> tuple[str, str]:
+        """Phase and detail of status.json once the exit record is written: what the run does next, where it goes on."""
+        return phase, detail
 
     def _reserve_space(self) -> None:
         """Hold a little space for the exit record: a run that ends because the disk is full can then say so."""
@@ -271,7 +275,7 @@ class Supervisor:
         self._write_exit(folder, self.number, reason, detail, self.ended, self.progress.get("step"))
         phase = "failed" if reason == "crashed" else reason
         self._phase(phase, detail)
-        self._update_status(phase, detail)
+        self._update_status(*self.outlook(phase, detail))
         self.log.close()
         return EXIT_CODES[reason]
 

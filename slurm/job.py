@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,15 @@ NO_ANSWER = ("Unable to contact", "timed out", "Connection refused", "communicat
 
 
 class JobSupervisor(Supervisor):
-    """A supervisor that asks Slurm why it is signalled, and ends at once when another job start has taken the run."""
+    """A supervisor that asks Slurm why it is signalled, and ends at once when another job start has taken the run.
 
-    def __init__(self, run: RunDir, job: Job, term_grace: float, grace: float) -> None:
+    `decide` says what the job does after the newest exit record.
+    """
+
+    def __init__(self, run: RunDir, job: Job, term_grace: float, grace: float, decide: Callable[[], Action]) -> None:
         python = os.environ.get("MOLT_JOB_PYTHON") or sys.executable
         super().__init__(run, [python, "-m", "slurm.attempt"], grace)
-        self.job, self.term_grace = job, term_grace
+        self.job, self.term_grace, self.decide = job, term_grace, decide
         self.why: tuple[str, str] | None = None
         self.by_warning = False
         self._fence_at = 0.0
@@ -70,6 +74,13 @@ class JobSupervisor(Supervisor):
         saved = detail if self.by_warning and reason == "preempted" else ""
         return self.why[0], f"{self.why[1]}; {saved}" if saved else self.why[1]
 
+    def outlook(self, phase: str, detail: str) -> tuple[str, str]:
+        """A run that goes on is not shown as ended in between."""
+        action = self.decide()
+        if action.kind == "restart":
+            return "starting", f"crashed ({action.words}); starts again in {action.wait:.0f} s"
+        return ("queued", f"requeued: {action.words}") if action.kind == "requeue" else (phase, detail)
+
 
 class RunningJob:
     """One start of a job: restarts attempts within the allocation and hands over to the next start."""
@@ -87,11 +98,10 @@ class RunningJob:
         grace = float(os.environ.get("MOLT_SAVE_SECONDS") or 240)
         self._listen()
         while True:
-            supervisor = JobSupervisor(self.run, self.job, term_grace, grace)
+            supervisor = JobSupervisor(self.run, self.job, term_grace, grace, self._decide)
             self._attempt(supervisor)
             self._listen()
-            action = next_action(self._exits(), requeue=self.settings.requeue, max_restarts=self.settings.max_restarts,
-                                 first_wait=self.first_wait)  # fmt: skip
+            action = self._decide()
             print(f"attempt {supervisor.number}: {action.kind}: {action.words}", flush=True)
             if action.kind == "restart":
                 action = self._before_restart(action)
@@ -99,6 +109,10 @@ class RunningJob:
                 return action.code
             if action.kind == "requeue":
                 return self._requeue(action.words)
+
+    def _decide(self) -> Action:
+        return next_action(self._exits(), requeue=self.settings.requeue, max_restarts=self.settings.max_restarts,
+                           first_wait=self.first_wait)  # fmt: skip
 
     def _attempt(self, supervisor: JobSupervisor) -> None:
         """Run one attempt. An older start on a node that Slurm lost may still be alive: it ends when it sees its successor."""
@@ -126,7 +140,6 @@ class RunningJob:
     def _before_restart(self, action: Action) -> Action:
         """Wait before a restart; the allocation may end or have lost a node meanwhile."""
         deadline = time.monotonic() + action.wait
-        self._status(phase="starting", detail=f"crashed ({action.words}); starts again in {action.wait:.0f} s")
         while time.monotonic() < deadline and not self.received:
             time.sleep(0.2)
         if signal.SIGUSR1 in self.received:

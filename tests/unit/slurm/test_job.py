@@ -10,6 +10,7 @@ import pytest
 from engine.wire import RunDir
 from slurm import job as job_module
 from slurm.allocation import Job
+from slurm.decide import Action
 from slurm.job import JobSupervisor
 
 PREEMPTED = {"JobState": "RUNNING", "PreemptTime": "2026-01-01T00:00:00"}
@@ -24,7 +25,7 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         run = RunDir(tmp_path / "run").create()
         monkeypatch.setattr(job_module, "show_job", lambda *_: record)
         monkeypatch.setattr(job_module, "lost_nodes", lambda *_: lost)
-        return JobSupervisor(run, Job("7", 0, "n[1-2]", 2), term_grace=18.0, grace=240.0)
+        return JobSupervisor(run, Job("7", 0, "n[1-2]", 2), 18.0, 240.0, lambda: Action("restart", "killed", wait=10.0))
 
     return make
 
@@ -47,6 +48,15 @@ def test_slurm_says_why(supervisor, number, record, ended, expected):
     found.signalled(signal.SIGTERM)  # what follows the first signal changes nothing
     assert found.explain(*ended) == expected
     assert found.grace == (18.0 if number == signal.SIGTERM else 240.0)
+
+
+def test_a_run_that_goes_on_is_not_shown_as_ended(supervisor):
+    found = supervisor({})
+    assert found.outlook("failed", "killed") == ("starting", "crashed (killed); starts again in 10 s")
+    found.decide = lambda: Action("requeue", "the time limit came near")
+    assert found.outlook("timeout", "x") == ("queued", "requeued: the time limit came near")
+    found.decide = lambda: Action("end", "")
+    assert found.outlook("completed", "") == ("completed", "")
 
 
 @pytest.mark.parametrize(("lost", "words"), [("n2", "the job lost n2"), ("", "Slurm requeued the job")])

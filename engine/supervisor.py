@@ -292,12 +292,10 @@ class Supervisor:
         if code < 0:
             hint = " (out of memory?)" if -code == signal.SIGKILL else ""
             return "crashed", f"killed by {signal.Signals(-code).name}{hint}"
-        said = one_line(str(self.progress.get("error") or "")) or self._refused_write() or self._last_log_line()
+        # Where the disk refused writes, the controller's last words could not be written either.
+        refused = self.write_error and f"the run directory could not be written: {self.write_error}"
+        said = one_line(str(self.progress.get("error") or "")) or refused or self._last_log_line()
         return "failed", said or f"exit code {code}"
-
-    def _refused_write(self) -> str:
-        """What ended a controller whose own last words could not be written either."""
-        return f"the run directory could not be written: {self.write_error}" if self.write_error else ""
 
     def _last_log_line(self) -> str:
         """The last line that the controller printed, which for an exception names it."""

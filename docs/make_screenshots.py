@@ -14,7 +14,7 @@ from molt_tui.tui.store_source import StoreSource
 
 IMAGES = Path(__file__).parent / "images"
 STEP = 100
-CHANGE_LR = ["n", "down", "down", "enter", "slash", *"adam.lr", "enter", "enter", "ctrl+u", *"5e-7", "enter", "escape"]
+CHANGE_LR = ["n", "enter", "slash", *"adam.lr", "enter", "enter", "ctrl+u", *"5e-7", "enter", "escape"]
 SHOTS = {
     "runs": ((80, 24), []),
     "run": ((80, 24), ["enter"]),

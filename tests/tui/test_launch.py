@@ -169,7 +169,7 @@ async def test_a_sweep_with_seeds_is_a_group_and_reviewed_first(open_app):
         await edit(driver, "1e-4,1e-3")
         await driver.press("escape", "g", *"jjjj", "enter")
         await edit(driver, "3")
-        assert "1 changed, no problem: ctrl+s starts 6 runs" in driver.text() and "run random" in driver.text()
+        assert "1 changed, no problem: ctrl+s shows 6 runs, then starts" in driver.text() and "run random" in driver.text()
         await driver.press("ctrl+s")
         assert isinstance(driver.app.screen, ReviewScreen) and launches(driver) == []
         assert "6 runs as group demo" in driver.text()

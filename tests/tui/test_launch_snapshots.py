@@ -14,9 +14,9 @@ FORM, REVIEW = ["n", "enter"], ["n", "enter", "o", "ctrl+s"]
 CASES = {
     "launch": {"shows": "Countdown", "keys": ["n"]},
     "launch-form": {"shows": "ctrl+s starts it", "keys": FORM},
-    "launch-form-wide": {"shows": "ctrl+s starts it", "keys": [*FORM, "o"], "size": (150, 40)},
+    "launch-form-wide": {"shows": "then submits", "keys": [*FORM, "o"], "size": (150, 40)},
     "launch-form-wrong": {"shows": "got 'x'", "keys": [*FORM, "o", *"jjjjj", "j", "enter", "ctrl+u", "x", "enter"]},
-    "launch-form-sweep": {"shows": "starts 2 runs", "keys": [*FORM, *"jjjjj", "w", "ctrl+u", *"0.1,1", "enter"]},
+    "launch-form-sweep": {"shows": "shows 2 runs", "keys": [*FORM, *"jjjjj", "w", "ctrl+u", *"0.1,1", "enter"]},
     "launch-form-mono": {"shows": "ctrl+s starts it", "keys": FORM, "theme": "molt-mono"},
     "launch-form-light": {"shows": "ctrl+s starts it", "keys": FORM, "theme": "molt-light"},
     "launch-review": {"shows": "ctrl+s submits it", "keys": REVIEW},

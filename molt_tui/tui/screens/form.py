@@ -207,9 +207,14 @@ class FormScreen(MoltScreen):
         else:
             changed = sum(f.origin in ("yours", "sweep") for f in form.fields)
             words = f"{changed} changed, " if changed else ""
-            starts = f"starts {form.runs} runs" if form.runs > 1 else "starts it"
-            content = Content.styled(f"{glyphs.MARK['good']} {words}no problem: ctrl+s {starts}", "$text-success")
+            content = Content.styled(f"{glyphs.MARK['good']} {words}no problem: ctrl+s {self._starts(form)}", "$text-success")
         update(self.query_one("#problems", Static), content)
+
+    def _starts(self, form: Form) -> str:
+        it = f"{form.runs} runs" if form.runs > 1 else "it"
+        if self.draft is not None and self.draft.on == "slurm":
+            return f"checks {it} with Slurm, then submits"
+        return f"shows {it}, then starts" if form.runs > 1 else "starts it"
 
     @on(KeyTable.Highlighted)
     def _highlighted(self) -> None:

@@ -26,6 +26,8 @@ def clean(text: object, *, lines: bool = False) -> str:
     """`text` with control characters, escape sequences, bidi controls, invisible characters and lone surrogates written
     as visible escapes; `lines` keeps line feeds, and turns tabs into four spaces."""
     value = text if isinstance(text, str) else str(text)
+    if value.isascii() and value.isprintable():
+        return value
     if lines:
         return _UNSAFE_IN_LINES.sub(_escape, value.replace("\r\n", "\n").replace("\t", "    "))
     return _UNSAFE.sub(_escape, value)

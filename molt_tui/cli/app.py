@@ -38,6 +38,15 @@ def screen(
         raise typer.Exit(open_screen(theme=theme, ascii=ascii, read_only=read_only))
 
 
-from molt_tui.cli import change, cluster, data, look, manage, start  # noqa: E402  (they register their commands on `app`)
+from molt_tui.cli import (  # noqa: E402  (they register their commands on `app`)
+    change,
+    cluster,
+    compare,
+    data,
+    delete,
+    look,
+    manage,
+    start,
+)
 
-__all__ = ["app", "change", "cluster", "data", "look", "manage", "start"]
+__all__ = ["app", "change", "cluster", "compare", "data", "delete", "look", "manage", "start"]

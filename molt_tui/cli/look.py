@@ -1,4 +1,4 @@
-"""Commands that only look: runs, show, metrics, logs, compare."""
+"""Commands that only look: runs, show, metrics, logs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from molt_tui.cli.app import Json, Reference, app
 @app.command()
 def runs(
     as_json: Json = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="show at most this many, newest first")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="show at most this many")] = None,
+    only: Annotated[
+        str, typer.Option("--filter", "-f", help="like / on the screen: 'state:running reward:>0.5 tag:moe age:<2d -group:old'")
+    ] = "",
+    sort: Annotated[str, typer.Option("--sort", help="newest, state, name, step, reward, age, attempts or job")] = "newest",
+    reverse: Annotated[bool, typer.Option("--reverse", help="the other way round")] = False,
+    grouped: Annotated[bool, typer.Option("--grouped", help="one line per group: mean ± standard deviation")] = False,
 ) -> None:
     """List runs, newest first."""
     from molt_tui.cli.runs_table import print_runs
 
-    print_runs(as_json, limit)
+    print_runs(as_json, limit, only, sort, reverse, grouped)
 
 
 @app.command()
@@ -149,30 +155,3 @@ def logs(
     if follow:
         for line in service.follow(file.path, offset, done=lambda: control.ended(found)):
             print(clean(line), flush=True)
-
-
-@app.command()
-def compare(
-    references: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="two to eight runs")],
-    as_json: Json = False,
-) -> None:
-    """Compare runs. Settings that differ, and newest metrics side by side."""
-    from engine.wire import to_wire
-    from molt_tui.cli import output
-    from molt_tui.cli.session import fresh_store
-    from molt_tui.errors import Refused
-    from molt_tui.services.compare import compare_runs
-    from molt_tui.services.runs import find_run
-
-    if not 2 <= len(references) <= 8:
-        raise Refused("give two to eight runs")
-    with fresh_store() as store:
-        found = [find_run(store, reference) for reference in references]
-        result = compare_runs(store, found)
-    if as_json:
-        output.emit_json(to_wire({"runs": [r.id for r in found], "settings": result.settings, "metrics": result.metrics}))
-        return
-    names = [r.name if [x.name for x in found].count(r.name) == 1 else r.id for r in found]
-    output.table(("SETTING", *names), [(key, *map(to_wire, values)) for key, values in result.settings.items()])
-    print()
-    output.table(("METRIC", *names), [(key, *map(to_wire, values)) for key, values in result.metrics.items()])

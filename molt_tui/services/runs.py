@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,15 @@ class Run:
     host: str | None
     supervisor_host: str | None
     supervisor_pid: int | None
-    path: Path
+    location: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.location)
 
     @property
     def directory(self) -> RunDir:
-        return RunDir(self.path)
+        return RunDir(self.location)
 
     @property
     def final(self) -> bool:
@@ -61,19 +66,29 @@ _LIVE_JOBS = (
 )
 JSON_FIELDS = ("id", "name", "group", "recipe", "state", "step", "version", "attempts", "created", "updated", "reward",
                "job_id", "cluster", "tags")  # fmt: skip
-_COLUMNS = ("num", "id", "name", "group", "recipe", "state", "step", "max_steps", "version", "attempts", "attempt", "created",
-            "updated", "job_id", "cluster", "detail", "last_checkpoint", "last_error", "host", "supervisor_host",
-            "supervisor_pid")  # fmt: skip
-_SELECT = (
-    "SELECT " + ", ".join(f'r."{name}"' for name in _COLUMNS) + ", r.path, r.tags,"
-    " (SELECT m.value FROM latest_rows m WHERE m.run_num = r.num AND m.key_num ="
-    " (SELECT num FROM keys WHERE name = 'reward/mean')) AS reward FROM runs r"
+_REWARD = (
+    "(SELECT coalesce(m.value, m.special) FROM latest_rows m WHERE m.run_num = r.num AND m.key_num ="
+    " (SELECT num FROM keys WHERE name = 'reward/mean'))"
+)
+_COLUMNS = {"reward": _REWARD, "location": "r.path"}  # what is not a column of the same name
+_FIELDS = [f.name for f in fields(Run)]
+_RUN = ", ".join(f"""{_COLUMNS.get(name, f'r."{name}"')} AS "{name}\"""" for name in _FIELDS)
+_TAGS, _SCORE = _FIELDS.index("tags"), _FIELDS.index("reward")
+_MARK = "(SELECT total(c.file * 1e10 + c.offset) FROM cursors c WHERE c.run_num = r.num) AS mark"
+_SELECT = f"SELECT {_RUN} FROM runs r"
+_NEWS = (
+    f"SELECT {_RUN}, h.run_num AS changed_num, h.revision, o.changed, {_MARK}, (SELECT n.text FROM notes n WHERE"
+    " n.run_num = r.num AND n.action = 'note' ORDER BY n.position DESC LIMIT 1) AS note FROM changes h"
+    " LEFT JOIN runs r ON r.num = h.run_num LEFT JOIN observations o ON o.run_num = r.num WHERE h.revision > ?"
 )
 
 
-def refresh(store: Store, *, rollouts: bool = False) -> Report:
-    """Ingest what is new in every run directory, look again which runs live, and ask Slurm about jobs when it is time."""
-    report = ingest(store, rollouts=rollouts)
+def refresh(store: Store, *, rollouts: bool = False, skip: Callable[[str], bool] = lambda path: False) -> Report:
+    """Ingest what is new in every run directory, look again which runs live, and ask Slurm about jobs when it is time.
+
+    `skip` names runs that need no look this time if they ended a while ago.
+    """
+    report = ingest(store, rollouts=rollouts, skip=skip)
     if store.rows(_LIVE_JOBS):
         from molt_tui.services.slurm import refresh as refresh_jobs
 
@@ -120,6 +135,11 @@ def find_run(store: Store, reference: str) -> Run:
     return _run(found[0])
 
 
+def runs_of_group(store: Store, name: str) -> list[Run]:
+    """Every run of a group, oldest first; empty when there is none."""
+    return [_run(row) for row in store.rows(_SELECT + ' WHERE r."group" = ? ORDER BY r.created, r.id', (name,))]
+
+
 @dataclass(frozen=True)
 class Observed:
     """`beat`: when this reader, by its own clock (seconds since the epoch), last saw the beat change; None if never.
@@ -131,17 +151,44 @@ class Observed:
 
 def observed(store: Store, run: Run | None = None) -> dict[str, Observed]:
     """What this reader has seen of every run, or of one, by run id."""
-    sql = (
-        "SELECT r.id, o.changed, (SELECT total(c.file * 1e10 + c.offset) FROM cursors c WHERE c.run_num = r.num) AS mark"
-        " FROM runs r LEFT JOIN observations o ON o.run_num = r.num"
-    )
+    sql = f"SELECT r.id, o.changed, {_MARK} FROM runs r LEFT JOIN observations o ON o.run_num = r.num"
     found = store.rows(sql) if run is None else store.rows(f"{sql} WHERE r.num = ?", (run.num,))
     return {row["id"]: Observed(row["changed"], row["mark"]) for row in found}
 
 
+@dataclass(frozen=True)
+class News:
+    """What is new since a revision: (run, what this reader observed, newest note) of every run that changed, numbers of
+    runs that are gone. `of` tells one database from another that took its place: nothing of the old one holds then."""
+
+    of: str
+    revision: int
+    runs: list[tuple[Run, Observed, str]]
+    gone: list[int]
+
+
+def news(store: Store, before: News | None = None) -> News:
+    """Everything, or what is new since `before`."""
+    stamp = store.rows("SELECT stamp FROM identity")[0]["stamp"]
+    since = before.revision if before is not None and before.of == stamp else 0
+    found = store.rows(_NEWS, (since,))
+    return News(
+        stamp,
+        max((row["revision"] for row in found), default=since),
+        [
+            (_run(row[: len(_FIELDS)]), Observed(row["changed"], row["mark"]), row["note"] or "")
+            for row in found
+            if row["num"] is not None
+        ],
+        [row["changed_num"] for row in found if row["num"] is None],
+    )
+
+
 def as_json(run: Run) -> dict[str, Any]:
     """The object that `runs --json` promises."""
-    return {name: list(run.tags) if name == "tags" else getattr(run, name) for name in JSON_FIELDS}
+    from engine.wire import to_wire
+
+    return {name: to_wire(getattr(run, name)) for name in JSON_FIELDS}
 
 
 def attempts(store: Store, run: Run) -> list[dict[str, Any]]:
@@ -156,7 +203,9 @@ def notes(store: Store, run: Run) -> list[dict[str, Any]]:
     return [dict(row) for row in store.rows(sql, (run.num,))]
 
 
-def _run(row: Any) -> Run:
-    values = {name: row[name] for name in _COLUMNS}
-    tags = tuple(json.loads(row["tags"] or "[]"))
-    return Run(**values, path=Path(row["path"]), tags=tags, reward=row["reward"])
+def _run(row: Sequence[Any]) -> Run:
+    """From the columns of _RUN."""
+    values = list(row)
+    values[_TAGS] = () if values[_TAGS] in (None, "[]") else tuple(json.loads(values[_TAGS]))
+    values[_SCORE] = None if values[_SCORE] is None else float(values[_SCORE])
+    return Run(*values)

@@ -27,6 +27,7 @@ from molt_tui.slurm.state import view_of_job
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
 from molt_tui.store.ingest import ingest
+from molt_tui.store.runs import forget_run
 
 if TYPE_CHECKING:
     from engine.config import Config
@@ -185,9 +186,7 @@ def _submit(
 def _drop(store: Store, run: RunDir) -> None:
     """Forget a run whose directory was removed again at its launch."""
     with store.write() as connection:
-        for table in ("attempts", "notes", "cursors", "observations", "slurm_jobs"):
-            connection.execute(f"DELETE FROM {table} WHERE run_num IN (SELECT num FROM runs WHERE id = ?)", (run.path.name,))
-        connection.execute("DELETE FROM runs WHERE id = ?", (run.path.name,))
+        forget_run(connection, run.path.name)
 
 
 def _words(run: RunDir, receipt: submit.Receipt) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from molt_tui.errors import StoreError
 from molt_tui.store.home import Home, journal_mode
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 BUSY_SECONDS = 10.0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,53 +38,55 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def find_runs(root: Path) -> list[Path]:
-    """Run directories directly below `root`: folders with a meta.json."""
+def find_runs(root: Path, known: Container[str] = ()) -> list[str]:
+    """Paths of the run directories directly below `root`: folders with a meta.json; those known need no look."""
     try:
         with os.scandir(root) as entries:
-            names = sorted(e.path for e in entries if e.is_dir() and not e.name.startswith("."))
+            names = sorted(e.path for e in entries if not e.name.startswith(".") and (e.path in known or e.is_dir()))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StoreError(f"cannot read {root}: {error.strerror}") from error
-    return [Path(n) for n in names if os.path.exists(os.path.join(n, "meta.json"))]
+    return [name for name in names if name in known or os.path.exists(f"{name}/meta.json")]
 
 
 def ingest(
-    store: Store, paths: Iterable[Path] | None = None, *, rollouts: bool = True, clock: Callable[[], float] = time.time
-) -> Report:
+    store: Store, paths: Iterable[str | Path] | None = None, *, rollouts: bool = True,
+    clock: Callable[[], float] = time.time, skip: Callable[[str], bool] = lambda path: False,
+) -> Report:  # fmt: skip
     """Bring the database up to date with run directories: those given, or all below runs_root and all known ones.
 
     `rollouts=False` leaves the recorded rollouts for later: they are the only part that is large per step.
-    `clock` is this reader's own, for liveness. Raises StoreError; a run that cannot be read becomes a line of the report.
+    `clock` is this reader's own, for liveness. `skip` names runs that need no look this time if they ended a while ago.
+    Raises StoreError; a run that cannot be read becomes a line of the report.
     """
     report = Report()
+    select = "SELECT r.path, o.signature FROM runs r LEFT JOIN observations o ON o.run_num = r.num"
+    signatures: dict[str, str | None] = {row["path"]: row["signature"] for row in store.rows(select)}
     if paths is None:
-        known = {Path(row["path"]) for row in store.rows("SELECT path FROM runs")}
-        there = {path for path in known if path.is_dir()}
-        paths = sorted({*find_runs(store.home.runs_root), *there})
-        _mark_lost(store, known - there)
-    select = "SELECT r.id, o.signature FROM runs r JOIN observations o ON o.run_num = r.num WHERE o.signature IS NOT NULL"
-    settled = {row["id"]: row["signature"] for row in store.rows(select)}
-    for path in paths:
-        run = RunDir(path)
-        mark = signature(run)
-        if settled.get(path.name) == f"{mark}{'+' if rollouts else ''}" or settled.get(path.name) == f"{mark}+":
+        look = {path for path, mark in signatures.items() if mark is None or not skip(path)}
+        there = {path for path in look if os.path.isdir(path)}
+        new = (path for path in find_runs(store.home.runs_root, signatures) if path not in signatures)
+        paths = sorted({*new, *there})
+        _mark_lost(store, look - there)
+    for path in map(str, paths):
+        mark = signature(path)
+        if signatures.get(path) in (f"{mark}+", f"{mark}{'+' if rollouts else ''}"):
             continue
         try:
-            _ingest_run(store, run, mark, rollouts, clock, report)
+            _ingest_run(store, RunDir(path), mark, rollouts, clock, report)
         except OSError as error:
-            report.problems.append(f"{path.name}: {error.strerror or error}")
+            report.problems.append(f"{os.path.basename(path)}: {error.strerror or error}")
     return report
 
 
-def _mark_lost(store: Store, gone: set[Path]) -> None:
+def _mark_lost(store: Store, gone: set[str]) -> None:
     """A run whose directory is gone is not shown as if it were at work."""
     live = f"state NOT IN ({', '.join(repr(state) for state in sorted(FINAL_STATES))})"
     if gone and store.rows(f"SELECT 1 FROM runs WHERE {live} LIMIT 1"):
         with store.write() as connection:
             connection.executemany(f"UPDATE runs SET state = 'lost', detail = 'its directory is gone' WHERE path = ? AND {live}",
-                                   [(str(path),) for path in gone])  # fmt: skip
+                                   [(path,) for path in gone])  # fmt: skip
 
 
 def _ingest_run(store: Store, run: RunDir, mark: str, rollouts: bool, clock: Callable[[], float], report: Report) -> None:

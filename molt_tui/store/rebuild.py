@@ -34,19 +34,19 @@ def rebuild(home: Home) -> Report:
     return report
 
 
-def _known_paths(database: Path) -> list[Path]:
+def _known_paths(database: Path) -> list[str]:
     """Run directories outside runs_root that the old database knows, as far as it can still be read."""
     try:
         connection = sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=1.0)
     except sqlite3.Error:
         return []
     try:
-        paths = [Path(row[0]) for row in connection.execute("SELECT path FROM runs")]
+        paths = [row[0] for row in connection.execute("SELECT path FROM runs")]
     except sqlite3.Error:
         return []
     finally:
         connection.close()
-    return [path for path in paths if (path / "meta.json").exists()]
+    return [path for path in paths if os.path.exists(f"{path}/meta.json")]
 
 
 def _remove(database: Path) -> None:

@@ -84,12 +84,15 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def signature(run: RunDir) -> str:
-    """Changes when a run that ended is touched again: a new attempt, status, note or recorded rollout."""
+def signature(path: str) -> str:
+    """Changes when a run that ended is touched again: a new attempt, status, note or recorded rollout.
+
+    Plain text instead of paths, because it is asked of every run there is.
+    """
     parts = []
-    for path in (run.meta, run.status, run.notes, run.attempts, run.rollouts):
+    for name in ("meta.json", "status.json", "notes.jsonl", "attempts", "rollouts"):
         try:
-            found = os.stat(path)
+            found = os.stat(f"{path}/{name}")
         except OSError:
             parts.append("-")
         else:
@@ -186,3 +189,17 @@ def _attempt_row(num: int, attempt: int, record: dict[str, Any]) -> tuple:
     return (num, attempt, rows.string(record.get("reason")), rows.string(record.get("detail")),
             rows.integer(record.get("code")), rows.integer(record.get("signal")), rows.integer(record.get("step")),
             None if resumable is None else int(bool(resumable)), rows.number(record.get("t")))  # fmt: skip
+
+
+RUN_TABLES = ("attempts", "notes", "cursors", "observations", "slurm_jobs", "event_rows", "latest_rows", "metric_rows",
+              "rollout_rows")  # fmt: skip
+
+
+def forget_run(connection: sqlite3.Connection, run_id: str) -> None:
+    """Remove every row of a run; its directory is the caller's business."""
+    found = connection.execute("SELECT num FROM runs WHERE id = ?", (run_id,)).fetchone()
+    if found is None:
+        return
+    for table in RUN_TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE run_num = ?", (found["num"],))
+    connection.execute("DELETE FROM runs WHERE num = ?", (found["num"],))

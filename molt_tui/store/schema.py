@@ -150,6 +150,24 @@ def m007_rollout_figures(db: Database) -> None:
     db.execute("UPDATE observations SET signature = NULL")
 
 
+@migrations()
+def m008_changes(db: Database) -> None:
+    """The number of each run's last change, kept by triggers whoever writes, so that a reader asks only for what is new.
+    A run that was deleted leaves its number behind. The stamp tells this database from one that takes its place."""
+    db.execute("CREATE TABLE identity (stamp TEXT NOT NULL)")
+    db.execute("INSERT INTO identity SELECT hex(randomblob(8))")
+    db.execute("CREATE TABLE changes (run_num INTEGER PRIMARY KEY, revision INTEGER NOT NULL)")
+    db.execute("CREATE INDEX changes_revision ON changes (revision)")
+    db.execute("INSERT INTO changes SELECT num, 1 FROM runs")
+    mark = (
+        "INSERT INTO changes SELECT {num}, coalesce(max(revision), 0) + 1 FROM changes WHERE true"
+        " ON CONFLICT (run_num) DO UPDATE SET revision = excluded.revision"
+    )
+    for table, event, num in (("runs", "INSERT", "new.num"), ("runs", "UPDATE", "new.num"), ("runs", "DELETE", "old.num"),
+                              ("cursors", "INSERT", "new.run_num")):  # fmt: skip
+        db.execute(f"CREATE TRIGGER changes_{table}_{event.lower()} AFTER {event} ON {table} BEGIN {mark.format(num=num)}; END")
+
+
 def migrate(connection: sqlite3.Connection, version: int) -> None:
     """Bring the database to the newest schema in one transaction and stamp it with `version`, which open_store compares."""
     db = Database(connection)

@@ -199,6 +199,12 @@ class MoltApp(App[str]):
 
         self.push_screen(LaunchScreen())
 
+    def open_compare(self, refs: Sequence[str]) -> None:
+        """Runs by id and groups as `group:NAME` side by side."""
+        from molt_tui.tui.screens.compare import CompareScreen
+
+        self.push_screen(CompareScreen(refs))
+
     def open_form(self, recipe: str = "", parent: str = "") -> None:
         """The launch form of a recipe, or of a run that is to be launched again."""
         from molt_tui.tui.screens.form import FormScreen
@@ -244,6 +250,7 @@ class MoltApp(App[str]):
         yield SystemCommand("Runs", "All runs", self._go_home)
         yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
         yield SystemCommand("Cluster", "Partitions, free GPUs and your jobs", self.open_cluster)
+        yield SystemCommand("Compare", "Runs and groups side by side", lambda: self.open_compare(()))
         yield SystemCommand("Help", "What this shows and which keys act here", self.action_help)
         yield SystemCommand("Own cost", "Processor, memory, bytes and scheduler calls of molt-tui itself", self._show_cost)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)

@@ -69,6 +69,14 @@ def clock(t: float | None) -> str:
         return "--:--:--"
 
 
+def day(t: float | None) -> str:
+    """Local date and time to the minute."""
+    try:
+        return "-" if t is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(t))
+    except (OverflowError, ValueError, OSError):
+        return "-"
+
+
 def progress(step: int | None, max_steps: int | None) -> str:
     if step is None:
         return "-"

@@ -8,48 +8,62 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
+from molt_tui.lines import RunLine
 from molt_tui.tui.cluster_view import ClusterSource
 from molt_tui.tui.data_source import DataSource
 from molt_tui.tui.launch_view import LaunchSource
 
 if TYPE_CHECKING:
+    from molt_tui.comparison import Comparison
     from molt_tui.tui.view import RunView
-    from molt_tui.verdict import Verdict
+
+Trend = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class RunLine:
-    """One line of the Runs screen; all text is clean. `age_s`: since the run's own writers last said something;
-    `verdict`: how an active run fares."""
+class NoteLine:
+    """A remark of a person on a run, or a tag given or taken; all text is clean."""
 
-    id: str
-    name: str
-    state: str
-    detail: str = ""
-    step: int | None = None
-    max_steps: int | None = None
-    version: int | None = None
-    attempts: int = 0
-    reward: float | None = None
-    rewards: tuple[float, ...] = ()
-    age_s: float | None = None
-    created: float = 0.0
-    group: str | None = None
-    tags: tuple[str, ...] = ()
-    recipe: str = ""
-    job_id: str | None = None
-    host: str = ""
-    verdict: Verdict | None = None
-
-    @property
-    def active(self) -> bool:
-        return self.state in {"queued", "starting", "running", "paused", "stopping"}
+    t: float | None
+    who: str
+    action: str
+    text: str
 
 
 class Source(LaunchSource, ClusterSource, DataSource, Protocol):
     def ingest(self) -> None: ...
 
-    def runs(self) -> Sequence[RunLine]: ...
+    def runs(self) -> Sequence[RunLine]:
+        """Every run; one that did not change is the same object as before."""
+        ...
+
+    def trends(self, run_ids: Sequence[str]) -> Mapping[str, Trend]:
+        """The last (step, reward/mean) of these runs; a run that is gone is left out."""
+        ...
+
+    def notes(self, run_id: str) -> Sequence[NoteLine]:
+        """Remarks and tag changes, oldest first."""
+        ...
+
+    def retag(self, run_ids: Sequence[str], add: Sequence[str], remove: Sequence[str]) -> str: ...
+
+    def note(self, run_ids: Sequence[str], text: str) -> str: ...
+
+    def delete(self, run_ids: Sequence[str]) -> str:
+        """Delete runs for good; raises MoltError when one is refused, after the others are gone."""
+        ...
+
+    def compare(self, refs: Sequence[str], metric: str, by: str) -> Comparison:
+        """Runs (by id) and groups (`group:NAME`) side by side; the same object as before when nothing is new."""
+        ...
+
+    def comparison_text(self, refs: Sequence[str], metric: str, by: str) -> str:
+        """The tables of a comparison as Markdown."""
+        ...
+
+    def export_comparison(self, refs: Sequence[str], metric: str, by: str, path: str) -> str:
+        """Write a new file by its ending; returns what was done in words."""
+        ...
 
     def run(self, run_id: str, points: int) -> RunView:
         """Everything the dashboard shows; at most `points` points per curve."""

@@ -19,25 +19,25 @@ from molt_tui.text import clean, log_line
 from molt_tui.tui.cluster_answers import ClusterAnswers
 from molt_tui.tui.launch_answers import LaunchAnswers
 from molt_tui.tui.read_only import changes
-from molt_tui.tui.source import RunLine
+from molt_tui.tui.runs_source import RunsSource
 from molt_tui.tui.store_data import StoreData
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.braille import Point, thin
-from molt_tui.verdict import headline, judge
+from molt_tui.verdict import Verdict, headline, judge
 
 CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl")
 EVAL_SUFFIXES = ("/exact_frac", "/score_mean")
-TREND_POINTS, EVENTS, LOG_LINES, TREND_RUNS = 40, 200, 500, 300
+EVENTS, LOG_LINES = 200, 500
 SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "note")
 
 
-class StoreSource(LaunchAnswers, ClusterAnswers, StoreData):
+class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
     """Everything the screens ask, answered from molt.db and the run directories."""
 
     def __init__(self, home: Home, *, read_only: bool = False) -> None:
+        super().__init__()
         self.home, self.read_only = home, read_only
         self._local = threading.local()
-        self._trends: dict[str, tuple[float, tuple[float, ...]]] = {}
         self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
         self._health = health.HealthReader()
 
@@ -53,31 +53,9 @@ class StoreSource(LaunchAnswers, ClusterAnswers, StoreData):
             self._local.file = _identity(self.home.database)
         return found
 
-    def ingest(self) -> None:
-        runs.refresh(self.store)
-
-    def runs(self) -> Sequence[RunLine]:
-        seen, now = runs.observed(self.store), time.time()
-        found = runs.list_runs(self.store)
-        return [self._line(run, seen.get(run.id, health.UNSEEN), now, with_trend=i < TREND_RUNS) for i, run in enumerate(found)]
-
-    def _line(self, run: runs.Run, seen: runs.Observed, now: float, *, with_trend: bool) -> RunLine:
-        return RunLine(
-            id=clean(run.id), name=clean(run.name), state=clean(run.state), detail=clean(run.detail or run.last_error or ""),
-            step=run.step, max_steps=run.max_steps, version=run.version, attempts=run.attempts, reward=run.reward,
-            rewards=self._trend(run, seen) if with_trend else (), age_s=_said(run, seen, now),
-            created=run.created or 0.0, group=clean(run.group) if run.group else None, tags=tuple(clean(t) for t in run.tags),
-            recipe=clean(run.recipe or ""), job_id=clean(run.job_id) if run.job_id else None, host=clean(run.host or ""),
-            verdict=None if run.final else headline(self._health.facts(self.store, run, seen, now)),
-        )  # fmt: skip
-
-    def _trend(self, run: runs.Run, seen: runs.Observed) -> tuple[float, ...]:
-        """The last rewards, read again only after new events."""
-        known = self._trends.get(run.id)
-        if known is None or known[0] != seen.mark:
-            points = metrics.series(self.store, run, "reward/mean", last=TREND_POINTS)
-            known = self._trends[run.id] = (seen.mark, tuple(p.value for p in points if isinstance(p.value, float)))
-        return known[1]
+    def fares(self, run: runs.Run, seen: runs.Observed, now: float) -> Verdict:
+        """How an active run does, in one verdict."""
+        return headline(self._health.facts(self.store, run, seen, now))
 
     def run(self, run_id: str, points: int) -> RunView:
         run = runs.get_run(self.store, run_id)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from molt_tui.facts import Facts
-from molt_tui.tui.source import RunLine
+from molt_tui.tui.source import NoteLine, RunLine
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.verdict import Verdict, judge
 from tests.tui.fake_launch import FakeLaunch
@@ -15,18 +15,23 @@ T0 = 1_800_000_000.0
 
 RUNS = (
     RunLine("20270115-0812-sums-moe-a1f3", "sums-moe", "running", step=142, max_steps=400, version=142, attempts=1,
-            reward=0.53, rewards=tuple(0.1 + 0.005 * i for i in range(40)), age_s=1, created=T0, group="sums",
+            reward=0.53, age_s=1, created=T0, group="sums",
             tags=("moe", "r3"), recipe="demo", host="node-a",
             verdict=Verdict("generation-bound", "warning", "generation-bound: trainer idle 62 %, queue 0 of 16")),
     RunLine("20270115-0610-sums-dense-77c0", "sums-dense", "completed", step=400, max_steps=400, version=400, attempts=1,
-            reward=0.91, rewards=tuple(math.tanh(i / 12) for i in range(40)), age_s=7200, created=T0 - 9000, group="sums",
+            reward=0.91, age_s=7200, created=T0 - 9000,
             recipe="demo", host="node-a"),
     RunLine("20270114-2201-chat-9b12", "chat-countdown", "failed", "reward is missing for 12 of 12 rollouts", step=7,
-            max_steps=1000, version=7, attempts=2, reward=float("nan"), rewards=(0.2, 0.1, float("nan")), age_s=40000,
-            created=T0 - 50000, recipe="countdown", job_id="81234", host="node-c"),
+            max_steps=1000, version=7, attempts=2, reward=float("nan"), age_s=40000,
+            created=T0 - 50000, last_checkpoint=5, recipe="countdown", job_id="81234", host="node-c"),
     RunLine("20270114-1900-long-0c55", "long-horizon", "paused", step=88, max_steps=2000, version=88, attempts=3, reward=0.2,
-            rewards=(0.1, 0.15, 0.2, 0.2), age_s=3, created=T0 - 60000, tags=("agents",), recipe="agents"),
+            age_s=3, created=T0 - 60000, tags=("agents",), recipe="agents"),
 )  # fmt: skip
+
+TRENDS = {
+    RUNS[0].id: tuple((i, 0.1 + 0.005 * i) for i in range(20)), RUNS[1].id: tuple((i, math.tanh(i / 12)) for i in range(20)),
+    RUNS[2].id: ((5, 0.2), (6, 0.1), (7, math.nan)), RUNS[3].id: ((85, 0.1), (86, 0.15), (87, 0.2), (88, 0.2)),
+}  # fmt: skip
 
 METRICS = {
     "queue/depth": 5, "queue/capacity": 16, "queue/in_flight_groups": 12, "queue/in_flight_rollouts": 96,
@@ -84,6 +89,8 @@ class FakeSource(FakeLaunch):
         self.shown = view()
         self.calls: list[tuple] = []
         self.error: str | None = None
+        self.trend = dict(TRENDS)
+        self.remarks: list[NoteLine] = []
 
     def ingest(self) -> None:
         if self.error:
@@ -91,6 +98,25 @@ class FakeSource(FakeLaunch):
 
     def runs(self):
         return list(self.lines)
+
+    def trends(self, run_ids):
+        return {run_id: self.trend[run_id] for run_id in run_ids if run_id in self.trend}
+
+    def notes(self, run_id: str):
+        return list(self.remarks)
+
+    def retag(self, run_ids, add, remove) -> str:
+        self.calls.append(("retag", *run_ids, tuple(add), tuple(remove)))
+        return "tagged"
+
+    def note(self, run_ids, text: str) -> str:
+        self.calls.append(("note", *run_ids, text))
+        return "noted"
+
+    def delete(self, run_ids) -> str:
+        self.calls.append(("delete", *run_ids))
+        self.lines = [run for run in self.lines if run.id not in run_ids]
+        return f"deleted {len(run_ids)}"
 
     def run(self, run_id: str, points: int) -> RunView:
         return replace(self.shown, run_id=run_id)

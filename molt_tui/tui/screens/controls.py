@@ -50,7 +50,10 @@ class RunControls:
         run = self.selected
         if run is not None and not run.active and run.state not in ("completed", "draft"):
             where = f"{run.state} at step {format.progress(run.step, run.max_steps)}"
-            detail = f"{run.id}\n{where}. A new attempt starts from the last checkpoint."
+            start = f"A new attempt starts from the checkpoint of step {run.last_checkpoint}."
+            if run.last_checkpoint is None:
+                start = "No checkpoint is known: it can at best start again from step 0."
+            detail = f"{run.id}\n{where}. {start}"
             self._ask_first(run, "resume", f"Go on with {run.name}?", detail, "Go on")
             return
         run = self._target("pause")

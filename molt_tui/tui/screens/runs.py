@@ -1,9 +1,11 @@
-"""Home: every run in one table, its state first."""
+"""Home: every run in one table, its state first; groups folded, filtered, sorted, marked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import isfinite
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import events, on
@@ -12,186 +14,326 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Footer, Input, Static
 
-from molt_tui.tui import format, glyphs
+from molt_tui import filters
+from molt_tui.comparison import MAX_SUBJECTS
+from molt_tui.filters import Filter, FilterError
+from molt_tui.grouping import GROUP_KEY, ORDERS, Entry, GroupLine, arrange, fold, unfolded
+from molt_tui.text import clean
+from molt_tui.tui import glyphs, run_about, run_table
+from molt_tui.tui.run_table import Look
 from molt_tui.tui.screens.base import MoltScreen
-from molt_tui.tui.screens.controls import RunControls
-from molt_tui.tui.source import RunLine
-from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
+from molt_tui.tui.screens.marks import MarkControls
+from molt_tui.tui.source import RunLine, Trend
+from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable
 
-NARROW = (Column("State", 11), Column("Name"), Column("Step", 9, True), Column("Reward", 7, True), Column("Trend", 10),
-          Column("Age", 5, True), Column("Group, tags", 13))  # fmt: skip
-WIDE = (Column("State", 11), Column("Name", 28), Column("Step", 11, True), Column("Reward", 8, True),
-        Column("Trend", 20), Column("Version", 7, True), Column("Att", 3, True), Column("Age", 5, True),
-        Column("Recipe", 20), Column("Group, tags"))  # fmt: skip
-
-SORTS: dict[str, tuple[Callable[[RunLine], Any], bool]] = {
-    "newest": (lambda r: r.created, True),
-    "state": (lambda r: (STATE_ORDER.get(r.state, 9), -r.created), False),
-    "name": (lambda r: (r.name, r.id), False),
-    "reward": (lambda r: r.reward if r.reward is not None and isfinite(r.reward) else float("-inf"), True),
-    "step": (lambda r: -1 if r.step is None else r.step, True),
-}
-STATE_ORDER = {"failed": 1, "lost": 1, "running": 2, "paused": 2, "stopping": 2, "starting": 3, "queued": 4}
+WIDE_FROM = 140
 
 
-def cells(run: RunLine, wide: bool) -> tuple[Cell, ...]:
-    look = glyphs.state_look(run.state)
-    labels = ", ".join(x for x in (run.group or "", *run.tags) if x)
-    reward = "-" if run.reward is None else format.number(run.reward)
-    glyph, style = look.glyph, look.style
-    if run.verdict is not None and run.verdict.alarming:
-        glyph, style = glyphs.MARK[run.verdict.level], glyphs.LEVEL_STYLE[run.verdict.level]
-    head = (f"{glyph} {look.word}", style), (run.name, ""), (format.progress(run.step, run.max_steps), "")
-    alarm = "bold $text-error" if run.reward is not None and not isfinite(run.reward) else ""
-    trend = (glyphs.sparkline(run.rewards, 20 if wide else 10), "$text-accent")
-    age, group = (format.age(run.age_s), "$quiet"), (labels, "$quiet")
-    if not wide:
-        return *head, (reward, alarm), trend, age, group
-    version = ("-" if run.version is None else f"v{run.version}", "")
-    return *head, (reward, alarm), trend, version, (str(run.attempts or "-"), ""), age, (run.recipe, "$quiet"), group
-
-
-def fares(run: RunLine) -> list[Cell]:
-    """How a run fares in words: an active one's verdict, else its state and the reason."""
-    look = glyphs.state_look(run.state)
-    if run.verdict is not None:
-        first = run.verdict
-        return [(f"{glyphs.MARK[first.level]} {first.text}", glyphs.LEVEL_STYLE[first.level])]
-    return [(f"{look.glyph} {look.word}", look.style), (f"  {run.detail}" if run.detail else "", "")]
-
-
-def matches(run: RunLine, text: str) -> bool:
-    """Every word of the filter is part of the id, name, state, group, recipe or a tag; `!word` must not be."""
-    look = glyphs.state_look(run.state)
-    hay = " ".join((run.id, run.name, run.state, look.word, run.group or "", run.recipe, *run.tags)).lower()
-    return all((word[1:] not in hay) if word.startswith("!") and word[1:] else word in hay for word in text.lower().split())
-
-
-class RunsScreen(RunControls, MoltScreen):
+class RunsScreen(MarkControls, MoltScreen):
     TITLE = "Runs"
     HELP = (
-        "Every run known here, newest first. Closing molt-tui changes nothing for them.\n"
-        "The filter looks in id, name, state, group, recipe and tags; !word leaves out. Example: running !moe"
+        "Every run known here, newest first. Closing molt-tui changes nothing for them. Runs of one group are one line: mean ±"
+        " standard deviation of their rewards; enter or f unfolds it. ! goes to the next run that needs a look.\n\n"
+        f"The filter: {filters.HELP}.\n\n"
+        "space marks; x, t, a, C and D then act on all that are marked, else on the line under the cursor."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "launch", "New run", id="runs.launch"),
         Binding("slash", "filter", "Filter", id="runs.filter"),
         Binding("s", "sort", "Sort", id="runs.sort"),
-        *RunControls.CONTROLS,
-        Binding("escape", "clear_filter", "Clear filter", show=False, id="runs.clear_filter"),
+        Binding("i", "flip", "Sort the other way", show=False, id="runs.flip"),
+        Binding("space", "mark", "Mark", id="runs.mark"),
+        Binding("f", "fold", "Fold", show=False, id="runs.fold"),
+        Binding("F", "fold_all", "Fold all", show=False, id="runs.fold_all"),
+        Binding("exclamation_mark", "next_trouble", "Next trouble", show=False, id="runs.trouble"),
+        Binding("C", "compare", "Compare", show=False, id="runs.compare"),
+        *MarkControls.MARK_CONTROLS,
+        *MarkControls.CONTROLS,
+        Binding("escape", "clear", "Clear filter, then marks", show=False, id="runs.clear_filter"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: dict[str, RunLine] = {}
-        self.order = "newest"
+        self.filter = Filter()
+        self.wrong: str | None = None
+        self.order, self.flipped = "newest", False
+        self.marked: set[str] = set()
+        self.opened: set[str] = set()
+        self.trends: dict[str, tuple[RunLine, Trend]] = {}
         self.stale: str | None = None
         self.loaded = False
+        self._matching: dict[str, tuple[RunLine, bool]] = {}
+        self._shown: dict[str, tuple[Entry, bool]] = {}
+        self._look = Look(False, 0.0, frozenset(), frozenset(), {})
 
     def compose(self) -> ComposeResult:
         yield Static("", id="top", markup=False)
-        yield KeyTable(NARROW, id="table", empty="  reading runs ...")
-        yield Static("", id="about", markup=False)
-        yield Input(placeholder="part of a name, state, group or tag; !word leaves out", id="filter", compact=True)
+        yield KeyTable(run_table.NARROW, id="table", empty="  reading runs ...")
+        yield Static("", id="selected", markup=False)
+        yield Input(placeholder="state:running reward:>0.5 tag:moe age:<2d -group:old* words", id="filter", compact=True,
+                    select_on_focus=False)  # fmt: skip
+        yield Static("", id="filter-error", markup=False)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one("#filter").display = False
+        self.query_one("#filter").display = self.query_one("#filter-error").display = False
         self.query_one(KeyTable).focus()
 
     def on_resize(self, event: events.Resize) -> None:
-        self.query_one(KeyTable).set_columns(WIDE if self.wide else NARROW)
+        self._set_columns()
         self.fill()
 
     @property
     def wide(self) -> bool:
-        return self.app.size.width >= 130
+        return self.app.size.width >= WIDE_FROM
+
+    @property
+    def entry(self) -> Entry | None:
+        """What the cursor is on."""
+        found = self._shown.get(self.query_one(KeyTable).cursor_key or "")
+        return found[0] if found else None
 
     @property
     def selected(self) -> RunLine | None:
-        return self.lines.get(self.query_one(KeyTable).cursor_key or "")
+        entry = self.entry
+        return entry.worst if isinstance(entry, GroupLine) else entry
+
+    def targets(self) -> list[RunLine]:
+        """The marked runs, else those of the group under the cursor, else the run there."""
+        if self.marked:
+            return sorted((self.lines[i] for i in self.marked if i in self.lines), key=lambda r: (r.created, r.id), reverse=True)
+        entry = self.entry
+        return [] if entry is None else list(entry.runs) if isinstance(entry, GroupLine) else [entry]
+
+    def hidden(self, runs: Sequence[RunLine]) -> int:
+        return sum(not self._matches(run) for run in runs)
+
+    # Asking and answers
 
     def look(self) -> None:
         self.ask("runs", self.molt.source.runs)
 
-    def answered(self, topic: str, value: Sequence[RunLine]) -> None:
-        self.lines = {run.id: run for run in value}
-        self.loaded, self.stale = True, None
-        self.fill()
+    def answered(self, topic: str, value: Any) -> None:
+        if topic == "trends":
+            for run_id, trend in value.items():
+                if run_id in self.lines:
+                    self.trends[run_id] = (self.lines[run_id], trend)
+            self._redraw()
+        elif topic == "notes":
+            self.ask_note(*value)
+        else:
+            self.lines = {run.id: run for run in value}
+            self.marked &= self.lines.keys()
+            self.loaded, self.stale = True, None
+            self.fill()
 
     def failed(self, topic: str, error: str) -> None:
+        if topic == "notes":
+            super().failed(topic, error)
+            return
         self.stale = error
-        self.fill()
+        self._show_top()
+
+    def _ask_trends(self) -> None:
+        """Curves of the rows in view whose run has news."""
+        wanted = [run.id for key in self.query_one(KeyTable).visible_keys for run in self._runs_of(key)
+                  if self.trends.get(run.id, (None,))[0] is not self.lines.get(run.id)]  # fmt: skip
+        if wanted:
+            self.ask("trends", lambda: self.molt.source.trends(wanted))
+
+    def _runs_of(self, key: str) -> Sequence[RunLine]:
+        found = self._shown.get(key)
+        if found is None:
+            return ()
+        return found[0].runs if isinstance(found[0], GroupLine) else (found[0],)
+
+    # What is shown
 
     def fill(self) -> None:
-        """Filter, sort and show; the table keeps its cursor by key."""
-        text = self.query_one("#filter", Input).value
-        key, reverse = SORTS[self.order]
-        shown = sorted((r for r in self.lines.values() if matches(r, text)), key=key, reverse=reverse)
+        """Filter, fold, sort; the table keeps its cursor by key."""
+        entries = arrange(fold(filter(self._matches, self.lines.values())), self.order, self.flipped)
+        rows = unfolded(entries, self.opened, self.order, self.flipped)
+        self._shown = {key: (entry, member) for key, entry, member in rows}
         table = self.query_one(KeyTable)
         if self.loaded:
-            table.set_empty(f"  no run matches {text!r}; esc clears the filter" if self.lines else
+            table.set_empty(f"  no run matches {clean(self.filter.text)}; esc clears the filter" if self.lines else
                             "  no run yet: press n to launch one, or leave and try `molt-tui demo`")  # fmt: skip
-        table.set_rows([Row(run.id, cells(run, self.wide)) for run in shown])
-        self._show_top(len(shown), text)
-        self._show_about()
+        here = self.lines.get(table.cursor_key or "")
+        stand_in = GROUP_KEY + here.group if here is not None and here.group else None
+        self._take_look()
+        table.set_keys([key for key, _, _ in rows], self._cells, stand_in)
+        self._show_top()
+        self._show_selected()
+        self._ask_trends()
 
-    def _show_top(self, shown: int, text: str) -> None:
-        states = [glyphs.state_look(r.state).word for r in self.lines.values()]
-        notable = [w for w in ("running", "paused", "failed", "lost") if w in states]
-        counts = ", ".join(f"{states.count(w)} {w}" for w in notable)
-        total = f"{shown} of {len(states)} runs match {text!r}" if text else f"{len(states)} runs"
+    def _matches(self, run: RunLine) -> bool:
+        """Whether the filter lets a run through; asked again only for runs with news, unless time itself matters."""
+        known = self._matching.get(run.id)
+        if known is not None and known[0] is run and not self.filter.by_time:
+            return known[1]
+        answer = self.filter.matches(run, time.time())
+        self._matching[run.id] = (run, answer)
+        return answer
+
+    def _take_look(self) -> None:
+        trends = {run_id: trend for run_id, (_, trend) in self.trends.items()}
+        self._look = Look(self.wide, time.time(), frozenset(self.marked), frozenset(self.opened), trends)
+
+    def _cells(self, key: str) -> tuple[Cell, ...]:
+        entry, member = self._shown[key]
+        return run_table.cells(entry, member, self._look)
+
+    def _redraw(self) -> None:
+        self._take_look()
+        self.query_one(KeyTable).redraw()
+        self._show_selected()
+
+    def _set_columns(self) -> None:
+        """Column headers; an arrow stands at the one that sorts."""
+        largest_first = ORDERS[self.order].largest_first != self.flipped
+        arrow = glyphs.FALLING if largest_first else glyphs.RISING
+        label = run_table.LABELS.get(self.order)
+        columns: Sequence[Column] = run_table.WIDE if self.wide else run_table.NARROW
+        marked = [replace(c, label=f"{c.label}{arrow}") if c.label == label else c for c in columns]
+        self.query_one(KeyTable).set_columns(marked)
+
+    def _show_top(self) -> None:
+        shown = sum(not member and isinstance(entry, RunLine) for entry, member in self._shown.values())
+        shown += sum(len(entry.runs) for entry, _ in self._shown.values() if isinstance(entry, GroupLine))
+        total = len(self.lines)
+        words = run_about.counts(Counter(run.state for run in self.lines.values()), sum(r.alarming for r in self.lines.values()))
+        parts: list[str | tuple[str, str]] = [(" molt-tui ", "bold reverse")]
         if self.stale:
-            line = (f"  not refreshed: {self.stale}", "bold $text-error")
+            parts.append((f"  not refreshed: {clean(self.stale)}", "bold $text-error"))
+        elif self.filter.terms:
+            parts += [f"  {shown} of {total} runs match ", (clean(self.filter.text), "bold $text-accent")]
         else:
-            line = f"  {total}" + (f": {counts}" if counts and not text else "")
-        update(self.query_one("#top", Static), Content.assemble(
-            (" molt-tui ", "bold reverse"), line, (f"   by {self.order}", "$quiet")))  # fmt: skip
+            parts.append(f"  {total} runs" if total != 1 else "  1 run")
+            parts += words
+        if self.marked:
+            parts.append((f"   {glyphs.MARKED} {len(self.marked)} marked", "bold $text-accent"))
+        parts.append((f"   by {self.order}{', reversed' if self.flipped else ''}", "$quiet"))
+        update(self.query_one("#top", Static), Content.assemble(*parts))
 
-    def _show_about(self) -> None:
-        """The highlighted run in two lines: what it is, and why it is in its state."""
-        run = self.selected
-        if run is None:
-            update(self.query_one("#about", Static), Content(""))
-            return
-        facts = [run.id, run.recipe, f"attempt {run.attempts}" if run.attempts else "", f"job {run.job_id}" if run.job_id else "",
-                 run.host]  # fmt: skip
-        first = "  ".join(f for f in facts if f)
-        second = Content.assemble(*fares(run))
-        update(self.query_one("#about", Static), Content("\n").join([Content.styled(first, "$quiet"), second]))
+    def _show_selected(self) -> None:
+        lines = run_about.about(self.entry, self._look.now)
+        update(self.query_one("#selected", Static), Content("\n").join(lines))
+
+    # Keys
 
     @on(KeyTable.Highlighted)
     def _highlighted(self) -> None:
-        self._show_about()
+        self._show_selected()
+
+    @on(KeyTable.Scrolled)
+    def _scrolled(self) -> None:
+        self._ask_trends()
 
     @on(KeyTable.Chosen)
     def _chosen(self, event: KeyTable.Chosen) -> None:
-        self.molt.open_run(event.key)
+        if event.key.startswith(GROUP_KEY):
+            self.action_fold()
+        else:
+            self.molt.open_run(event.key)
 
     @on(Input.Changed, "#filter")
-    def _typed(self) -> None:
-        self.fill()
+    def _typed(self, event: Input.Changed) -> None:
+        """Follow the typing; a filter that is wrong leaves the last good one in force."""
+        try:
+            self.filter, self.wrong = filters.parse(event.value), None
+        except FilterError as error:
+            self.wrong = str(error)
+        shown = self.query_one("#filter-error", Static)
+        shown.display = self.wrong is not None
+        update(shown, Content.styled(f"{glyphs.MARK['bad']} {clean(self.wrong or '')}", "$text-error"))
+        if self.wrong is None:
+            self._matching.clear()
+            self.fill()
 
     @on(Input.Submitted, "#filter")
     def _kept(self) -> None:
-        self.query_one("#filter").display = bool(self.query_one("#filter", Input).value)
+        if self.wrong is None:
+            self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self.query_one("#filter").display = False
+        self.query_one("#filter-error").display = False
         self.query_one(KeyTable).focus()
 
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
+        box.value = self.filter.text if not self.filter.terms or self.wrong is None else box.value
         box.display = True
+        box.cursor_position = len(box.value)
         box.focus()
 
-    def action_clear_filter(self) -> None:
+    def action_clear(self) -> None:
+        """One level: the filter, then the marks."""
         box = self.query_one("#filter", Input)
-        box.value = ""
-        box.display = False
-        self.query_one(KeyTable).focus()
+        if box.display or self.filter.terms:
+            box.value = ""
+            self._leave_filter()
+        elif self.marked:
+            self.marked.clear()
+            self._redraw()
+            self._show_top()
 
     def action_sort(self) -> None:
-        names = list(SORTS)
-        self.order = names[(names.index(self.order) + 1) % len(names)]
+        names = list(ORDERS)
+        self.order, self.flipped = names[(names.index(self.order) + 1) % len(names)], False
+        self._set_columns()
         self.fill()
+
+    def action_flip(self) -> None:
+        self.flipped = not self.flipped
+        self._set_columns()
+        self.fill()
+
+    def action_mark(self) -> None:
+        """Mark the run or the whole group and step down; what is marked already loses its mark."""
+        ids = {run.id for run in self._runs_of(self.query_one(KeyTable).cursor_key or "")}
+        self.marked = self.marked - ids if ids <= self.marked else self.marked | ids
+        self._redraw()
+        self._show_top()
+        self.query_one(KeyTable).action_move(1)
+
+    def action_fold(self) -> None:
+        """Fold or unfold the group under the cursor; on a run of it, fold it and stay on it."""
+        entry = self.entry
+        name = entry.name if isinstance(entry, GroupLine) else entry.group if entry is not None else None
+        if name is not None and GROUP_KEY + name in self._shown:
+            self.opened ^= {name}
+            self.fill()
+
+    def action_fold_all(self) -> None:
+        groups = {entry.name for entry, _ in self._shown.values() if isinstance(entry, GroupLine)}
+        self.opened = set() if self.opened & groups else groups
+        self.fill()
+
+    def action_next_trouble(self) -> None:
+        """To the next run at work that needs a look, else to the next that failed or was lost; a group opens for it."""
+        found = run_about.next_trouble(list(self._shown.values()), self.query_one(KeyTable).cursor)
+        if found is None:
+            self.notify("no run here needs a look", markup=False)
+            return
+        if found.group is not None and found.id not in self._shown:
+            self.opened.add(found.group)
+            self.fill()
+        self.query_one(KeyTable).point_at(found.id)
+
+    def action_compare(self) -> None:
+        """Overlay the marked runs; without marks the group or run under the cursor, to which others can be added."""
+        entry = self.entry
+        if self.marked:
+            refs = run_about.compared(self.targets(), self._shown.values())
+        else:
+            refs = [] if entry is None else [f"group:{entry.name}" if isinstance(entry, GroupLine) else entry.id]
+        if len(refs) > MAX_SUBJECTS:
+            self.notify(f"at most {MAX_SUBJECTS} runs or groups can be compared; {len(refs)} are marked", severity="warning",
+                        markup=False)  # fmt: skip
+        else:
+            self.molt.open_compare(refs)
 
     def action_launch(self) -> None:
         self.molt.open_launch()

@@ -1,11 +1,11 @@
 """A table whose rows are known by key alone: the cursor stays on its row through every refresh, sort and filter.
 
-Only the visible lines are drawn, and after an update only the lines that changed.
+Cells are asked for only of the lines that are visible, and after an update only those that changed are drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.style import Style
 from textual.visual import Visual
 
 Cell = tuple[str, str]
@@ -80,13 +81,25 @@ class KeyTable(ScrollView, can_focus=True):
         def control(self) -> KeyTable:
             return self.table
 
+    @dataclass
+    class Scrolled(Message):
+        """Other rows came into view."""
+
+        table: KeyTable
+
+        @property
+        def control(self) -> KeyTable:
+            return self.table
+
     def __init__(self, columns: Sequence[Column], *, empty: str = "", id: str | None = None) -> None:
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.empty = empty
-        self.rows: list[Row] = []
+        self.keys: list[str] = []
         self.cursor_key: str | None = None
         self._index: dict[str, int] = {}
+        self._cells: Callable[[str], Sequence[Cell]] = lambda key: ()
+        self._drawn: dict[int, tuple[str, Sequence[Cell]]] = {}
 
     @property
     def cursor(self) -> int:
@@ -94,24 +107,46 @@ class KeyTable(ScrollView, can_focus=True):
         return -1 if self.cursor_key is None else self._index.get(self.cursor_key, -1)
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the content. A cursor whose row is gone moves to the row now in its place."""
-        before, old_cursor = self.rows, self.cursor
-        self.rows = list(rows)
-        self._index = {row.key: i for i, row in enumerate(self.rows)}
+        """Replace the content by rows made beforehand; for tables that are short."""
+        known = {row.key: row.cells for row in rows}
+        self.set_keys(list(known), known.__getitem__)
+
+    def set_keys(self, keys: Sequence[str], cells: Callable[[str], Sequence[Cell]], cursor: str | None = None) -> None:
+        """Replace the content; `cells` is asked for the rows in view. A cursor whose row is gone moves to the key `cursor`,
+        or to the row now in its place."""
+        old_cursor, old_length = self.cursor, len(self.keys)
+        self.keys, self._cells = list(keys), cells
+        self._index = {key: i for i, key in enumerate(self.keys)}
         if self.cursor_key not in self._index:
-            place = min(max(old_cursor, 0), len(self.rows) - 1)
-            self._point_at(self.rows[place].key if self.rows else None)
-        if len(before) != len(self.rows):
-            self.virtual_size = Size(self.size.width, len(self.rows) + 1)
-            self.refresh()
-        else:
-            for i, (old, new) in enumerate(zip(before, self.rows)):
-                if old != new:
-                    self._refresh_row(i)
+            place = self._index.get(cursor or "", min(max(old_cursor, 0), len(self.keys) - 1))
+            self._point_at(self.keys[place] if self.keys else None)
+        if old_length != len(self.keys):
+            self.virtual_size = Size(self.size.width, len(self.keys) + 1)
+            if not old_length or not self.keys:
+                self.refresh()
         if self.cursor != old_cursor:
             self._refresh_row(old_cursor)
             self._refresh_row(self.cursor)
             self._reveal()
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw again what differs from what is shown."""
+        for y in range(1, self.size.height):
+            index = y - 1 + self.scroll_offset.y
+            key = self.keys[index] if index < len(self.keys) else None
+            now = None if key is None else (key, tuple(self._cells(key)))
+            if now != self._drawn.get(y):
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    @property
+    def rows(self) -> list[Row]:
+        return [Row(key, tuple(self._cells(key))) for key in self.keys]
+
+    @property
+    def visible_keys(self) -> list[str]:
+        top = self.scroll_offset.y
+        return self.keys[top : top + max(0, self.size.height - 1)]
 
     def set_columns(self, columns: Sequence[Column]) -> None:
         if tuple(columns) != self.columns:
@@ -153,13 +188,18 @@ class KeyTable(ScrollView, can_focus=True):
         elif index >= top + page:
             self.scroll_to(y=index - page + 1, animate=False)
 
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) != round(new_value):
+            self.post_message(self.Scrolled(self))
+
     def on_resize(self, event: events.Resize) -> None:
-        self.virtual_size = Size(self.size.width, len(self.rows) + 1)
+        self.virtual_size = Size(self.size.width, len(self.keys) + 1)
         self._reveal()
 
     def _goto(self, index: int) -> None:
-        if self.rows:
-            self.point_at(self.rows[min(max(index, 0), len(self.rows) - 1)].key)
+        if self.keys:
+            self.point_at(self.keys[min(max(index, 0), len(self.keys) - 1)])
 
     def action_move(self, by: int) -> None:
         self._goto(self.cursor + by)
@@ -168,7 +208,7 @@ class KeyTable(ScrollView, can_focus=True):
         self._goto(self.cursor + by * max(1, self.size.height - 2))
 
     def action_edge(self, index: int) -> None:
-        self._goto(index if index >= 0 else len(self.rows) + index)
+        self._goto(index if index >= 0 else len(self.keys) + index)
 
     def action_choose(self) -> None:
         if self.cursor_key is not None:
@@ -176,7 +216,7 @@ class KeyTable(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         index = event.y - 1 + self.scroll_offset.y
-        if event.y >= 1 and 0 <= index < len(self.rows):
+        if event.y >= 1 and 0 <= index < len(self.keys):
             self._goto(index)
             if event.chain == 2:
                 self.action_choose()
@@ -193,23 +233,26 @@ class KeyTable(ScrollView, can_focus=True):
         return Content.assemble(*parts[:-1])
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
-        index = y - 1 + self.scroll_offset.y
+        width, index = self.size.width, y - 1 + self.scroll_offset.y
+        self._drawn.pop(y, None)
         if y == 0:
             content = self._line([(c.label, "") for c in self.columns])
             style = self.get_visual_style("key-table--header")
-        elif index < len(self.rows):
-            cells = self.rows[index].cells
-            style = self.visual_style
-            if index == self.cursor:
-                style = self.get_visual_style("key-table--cursor" if self.has_focus else "key-table--blurred")
-                cells = tuple((text, "") for text, _ in cells) if self.has_focus else cells
-            content = self._line(cells)
+        elif index < len(self.keys):
+            content, style = self._row(y, index)
         else:
-            shown = self.empty if y == 2 and not self.rows else ""
+            shown = self.empty if y == 2 and not self.keys else ""
             content, style = Content.styled(shown, "$quiet"), self.visual_style
-        return (
-            Visual.to_strips(self, content, width, 1, style, pad=True)[0]
-            if content.plain
-            else Strip.blank(width, style.rich_style)
-        )
+        if not content.plain:
+            return Strip.blank(width, style.rich_style)
+        return Visual.to_strips(self, content, width, 1, style, pad=True)[0]
+
+    def _row(self, y: int, index: int) -> tuple[Content, Style]:
+        key = self.keys[index]
+        cells = tuple(self._cells(key))
+        self._drawn[y] = (key, cells)
+        if index != self.cursor:
+            return self._line(cells), self.visual_style
+        if not self.has_focus:
+            return self._line(cells), self.get_visual_style("key-table--blurred")
+        return self._line([(text, "") for text, _ in cells]), self.get_visual_style("key-table--cursor")

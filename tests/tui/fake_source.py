@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from molt_tui.bands import BandPoint, Spread
+from molt_tui.comparison import Comparison, Several, Subject
 from molt_tui.facts import Facts
 from molt_tui.tui.source import NoteLine, RunLine
 from molt_tui.tui.view import EventLine, RunView
@@ -83,6 +85,18 @@ def view(**changes) -> RunView:
     return RunView(**{**values, **changes})
 
 
+def comparison(refs, metric="reward/mean", by="step") -> Comparison:
+    """Every second subject is a group with a band; settings and final metrics that tell them apart."""
+    subjects = [Subject(ref, ref.removeprefix("group:"), ("a", "b", "c") if ref.startswith("group:") else (ref,)) for ref in refs]
+    curves = [[BandPoint(i, (0.4 + 0.1 * k) * math.tanh(i / 40), 0.03 if s.is_group else None, 1) for i in range(1, 121)]
+              for k, s in enumerate(subjects)]  # fmt: skip
+    final = {key: [Spread(0.4 + k / 10, 0.03, 3) if s.is_group else 0.4 + k / 10 for k, s in enumerate(subjects)]
+             for key in ("reward/mean", "loss/entropy", "mismatch/k3_kl")}  # fmt: skip
+    settings = {"actor.adam.lr": [1e-3 / (k + 1) for k in range(len(refs))],
+                "train.seed": [Several((1, 2, 3)) if s.is_group else 42 for s in subjects]}  # fmt: skip
+    return Comparison(tuple(subjects), metric, by, settings, final, {"reward/mean": len(refs) - 1}, curves)
+
+
 class FakeSource(FakeLaunch):
     def __init__(self) -> None:
         self.lines = list(RUNS)
@@ -117,6 +131,17 @@ class FakeSource(FakeLaunch):
         self.calls.append(("delete", *run_ids))
         self.lines = [run for run in self.lines if run.id not in run_ids]
         return f"deleted {len(run_ids)}"
+
+    def compare(self, refs, metric, by):
+        self.calls.append(("compare", *refs, metric, by))
+        return comparison(refs, metric, by)
+
+    def comparison_text(self, refs, metric, by) -> str:
+        return f"| metric | {' | '.join(refs)} |"
+
+    def export_comparison(self, refs, metric, by, path) -> str:
+        self.calls.append(("export", path))
+        return f"written to {path}"
 
     def run(self, run_id: str, points: int) -> RunView:
         return replace(self.shown, run_id=run_id)

@@ -35,7 +35,7 @@ class RunsScreen(MarkControls, MoltScreen):
         "Every run known here, newest first. Closing molt-tui changes nothing for them. Runs of one group are one line: mean ±"
         " standard deviation of their rewards; enter or f unfolds it. ! goes to the next run that needs a look.\n\n"
         f"The filter: {filters.HELP}.\n\n"
-        "space marks; x, t, a, C and D then act on all that are marked, else on the line under the cursor."
+        "space marks; x, t, a, v and D then act on all that are marked, else on the line under the cursor."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "launch", "New run", id="runs.launch"),
@@ -46,7 +46,7 @@ class RunsScreen(MarkControls, MoltScreen):
         Binding("f", "fold", "Fold", show=False, id="runs.fold"),
         Binding("F", "fold_all", "Fold all", show=False, id="runs.fold_all"),
         Binding("exclamation_mark", "next_trouble", "Next trouble", show=False, id="runs.trouble"),
-        Binding("C", "compare", "Compare", show=False, id="runs.compare"),
+        Binding("v", "compare", "Compare (versus)", show=False, id="runs.compare"),
         *MarkControls.MARK_CONTROLS,
         *MarkControls.CONTROLS,
         Binding("escape", "clear", "Clear filter, then marks", show=False, id="runs.clear_filter"),

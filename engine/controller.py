@@ -51,6 +51,7 @@ class Controller:
     stop_at: int | None = None
     timer: StepTimer = field(default_factory=StepTimer)
     alerted: set[str] = field(default_factory=set)  # rules that the last batch broke: one that lasts is told once
+    evaluation: asyncio.Task[str] | None = None  # the one that runs beside training
 
     async def run(self) -> None:
         """Train until the steps or the prompts are used up. Raises Stopped after a stop command."""
@@ -58,22 +59,25 @@ class Controller:
         try:
             self._phase("running")
             if self.config.eval.eval_only:
-                await self._evaluate("only")
+                await self._evaluate()
                 return
             if self.config.eval.eval_at_start and self.position.step == 0:
-                await self._evaluate("start")
+                await self._evaluate()
             # From here on, so that the first step has rates too.
             await self.progress.engine_metrics(self.cluster)
             self.pool.start()
             self.timer = StepTimer()
             while not self._finished() and await self._step():
                 await self._after_step()
+            await self._evaluated()
             if self.config.eval.eval_at_end:
-                await self._evaluate("end")
+                await self._evaluate()
             if not self.config.ckpt.disable_final_save:
                 await self._checkpoint("end")
         finally:
             watcher.cancel()
+            if self.evaluation is not None:
+                self.evaluation.cancel()
             await self.pool.close()
 
     def _finished(self) -> bool:
@@ -126,6 +130,7 @@ class Controller:
         return reports
 
     async def _publish(self) -> PublishReport:
+        await self._evaluated()
         if not self.config.train.partial_rollout_enable:
             with self.timer.phase("drain"):
                 await self.pool.drain()
@@ -169,21 +174,35 @@ class Controller:
 
     async def _after_step(self) -> None:
         step = self.position.step
-        if self.config.eval.steps > 0 and step % self.config.eval.steps == 0:
-            await self._evaluate("interval")
         if self.config.ckpt.save_steps > 0 and step % self.config.ckpt.save_steps == 0:
             await self._checkpoint("interval")
+        if self.config.eval.steps > 0 and step % self.config.eval.steps == 0:
+            self.evaluation = asyncio.create_task(self._evaluate_version(step, self.position.version))
+            if self.config.ckpt.best_metric_key:
+                await self._evaluated()  # before the weights change: the best are saved
         if self.inbox.pending:
             await self._serve_commands()
         if self.stop_at is not None and step >= self.stop_at:
             await self._checkpoint("stop")
             raise Stopped("stopped after the step, as asked")
 
-    async def _evaluate(self, why: str) -> str:
-        """Evaluate at the current version; publications wait, so every rollout is sampled by it."""
+    async def _evaluate(self) -> str:
+        """Evaluate at the current version while training waits; returns the scores in words."""
+        await self._evaluated()
+        self.evaluation = asyncio.create_task(self._evaluate_version(self.position.step, self.position.version))
+        return await self._evaluated()
+
+    async def _evaluated(self) -> str:
+        """Wait for the evaluation that is under way, if one is. Until then nothing is published: it keeps to its version."""
+        running, self.evaluation = self.evaluation, None
+        if running is None:
+            return ""
         with self.timer.phase("eval"):
-            metrics = await self.evaluator.run(self.pool, self.position.version)
-        self.events.emit(MetricsEvent, step=self.position.step, version=self.position.version, metrics=metrics)
+            return await running
+
+    async def _evaluate_version(self, step: int, version: int) -> str:
+        metrics = await self.evaluator.run(self.pool, version)
+        self.events.emit(MetricsEvent, step=step, version=version, metrics=metrics)
         best = self.config.ckpt.best_metric_key
         if best in metrics:
             await self._keep_best(metrics[best])
@@ -193,14 +212,14 @@ class Controller:
     async def _keep_best(self, score: float) -> None:
         """Save what was just evaluated if it is the best so far; nothing was trained in between."""
         step, version = self.position.step, self.position.version
-        with self.timer.phase("checkpoint"):
-            saved = await self.checkpoints.save_best(self.cluster, self.pool, step, version, self.live, score)
+        saved = await self.checkpoints.save_best(self.cluster, self.pool, step, version, self.live, score)
         if saved is not None:
             self.events.emit(CheckpointEvent, step=step, version=version, path=saved.path, seconds=saved.seconds,
                              bytes=saved.bytes, why="best")  # fmt: skip
 
     async def _checkpoint(self, why: str) -> str:
         """Save the trainer, the prompts in flight and the finished groups as one unit."""
+        await self._evaluated()
         step, version = self.position.step, self.position.version
         with self.timer.phase("checkpoint"):
             saved = await self.checkpoints.save(self.cluster, self.pool, step, version, self.live)
@@ -235,7 +254,7 @@ class Controller:
         if command.name == "checkpoint":
             return await self._checkpoint("command")
         if command.name == "evaluate":
-            return await self._evaluate("command")
+            return await self._evaluate()
         if command.name == "stop":
             return await self._checkpoint("stop")
         if command.name == "stop_after_step":

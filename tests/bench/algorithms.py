@@ -79,8 +79,8 @@ async def steps(config: Config, agent: Path, folder: Path) -> list[Batch]:
             of_step.append(seconds / (ended - started))
             of_training.append(seconds / (trained - taken))
             started = ended
-    report("algo/step_share", statistics.median(of_step[WARM_UP:]), "share")
-    report("algo/training_share", statistics.median(of_training[WARM_UP:]), "share")
+    report("algorithms/step_share", statistics.median(of_step[WARM_UP:]), "share")
+    report("algorithms/training_share", statistics.median(of_training[WARM_UP:]), "share")
     return batches
 
 
@@ -130,7 +130,7 @@ def main() -> None:
     agent = recipe.path.parent / "sort_digits" / "agent.py"
     with tempfile.TemporaryDirectory() as folder:
         batches = asyncio.run(steps(config, agent, Path(folder)))
-        report("replay/step_overhead", replay_overhead(config, Path(folder) / "model", batches), "share")
+        report("algorithms/replay_overhead", replay_overhead(config, Path(folder) / "model", batches), "share")
 
 
 if __name__ == "__main__":

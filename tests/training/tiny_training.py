@@ -131,11 +131,11 @@ class Sampler:
         return Rollout(f"{digits}/{index}", digits, [segment], reward, reward, 1, end in answer, end not in answer)
 
 
-def batches(sampler: Sampler, trainer: Trainer) -> Iterator[Batch]:
+def batches(sampler: Sampler, trainer: Trainer, steps: int = STEPS) -> Iterator[Batch]:
     """Batches for versions 0, 1, ...; each was sampled with the weights of the version before."""
     numbers = random.Random(SEED)
     weights: deque[dict[str, torch.Tensor]] = deque(maxlen=2)
-    for version in range(STEPS):
+    for version in range(steps):
         weights.append({n: w.clone() for n, w in gathered_weights(trainer.policy.lm, torch.float32)})
         sampler.model.load_state_dict(weights[0])
         groups = []
@@ -146,12 +146,17 @@ def batches(sampler: Sampler, trainer: Trainer) -> Iterator[Batch]:
         yield Batch(version, groups, {})
 
 
+def new_trainer(config: Config, start: Path, reference: Path | None = None) -> Trainer:
+    trainer = Trainer(get=lambda references: references)
+    trainer.setup(TrainerSpec(config, str(start), reference_path=str(reference) if reference else None))
+    return trainer
+
+
 def train(name: str, start: Path, teacher: Path | None, save_to: Path | None = None) -> Outcome:
     """One training run from the untrained model; the trained weights go to `save_to` if it is given."""
     changes = SETTINGS[name]
     config, reference = config_of(changes), {START: start, TEACHER: teacher, None: None}[changes.get("reference")]
-    trainer = Trainer(get=lambda references: references)
-    trainer.setup(TrainerSpec(config, str(start), reference_path=str(reference) if reference else None))
+    trainer = new_trainer(config, start, reference)
     outcome = Outcome([], [])
     for batch in batches(Sampler(start), trainer):
         prepared = prepare(batch, config.train.max_staleness, config)

@@ -1,6 +1,13 @@
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+import two_ranks
+from helpers import save_tiny
 from torch.distributed.device_mesh import init_device_mesh
 
 
@@ -15,3 +22,28 @@ def mesh():
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return init_device_mesh("cpu", (1,))
+
+
+@dataclass
+class TwoRanks:
+    """Two processes that train what two_ranks.py and model_ranks.py describe, started once for all tests."""
+
+    folder: Path
+    paths: tuple[str, str]  # policy, reference
+    processes: multiprocessing.ProcessContext
+
+    def results(self, name: str) -> list[dict]:
+        """What each rank saved as `name`; waits for its end."""
+        while not self.processes.join():
+            pass
+        return [torch.load(self.folder / f"{name}-{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.fixture(scope="session")
+def two_rank_run(tmp_path_factory) -> TwoRanks:
+    folder = tmp_path_factory.mktemp("ranks")
+    paths = (save_tiny(folder / "policy", tie=True), save_tiny(folder / "reference", seed=1))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return TwoRanks(folder, paths, multiprocessing.spawn(two_ranks.main, args=(paths, str(folder), port), nprocs=2, join=False))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import config, order, rollouts, save_tiny
 
+from engine.compat import moe_layers
 from engine.train.actor import Trainer
 from engine.train.plan import TrainerSpec
 
@@ -64,3 +65,19 @@ def test_resuming_continues_the_critic_exactly(path, tmp_path):
     ours, theirs = (one.measure(order(records)) for one in (made, fresh))
     assert all(np.array_equal(ours[s].values, theirs[s].values) for s in ours)
     assert all(torch.equal(a, b) for a, b in zip(made.critic.model.parameters(), fresh.critic.model.parameters()))
+
+
+def test_its_routers_follow_the_sampler_in_every_pass(path):
+    made, records = trainer(path), rollouts(3)
+    consumed: dict[int, list[torch.Tensor]] = {0: [], 1: []}
+    for layer in moe_layers(made.critic.model):
+        layer.experts.register_forward_pre_hook(lambda _, inputs, k=layer.layer_id: consumed[k].append(inputs[1]))
+    made.train(with_targets(made, records, 1.0))
+    (batch,) = made._load(order(records))[0]
+    ids_NLk = batch.routing.ids_NLk
+    reported_N = (ids_NLk >= 0).all(-1).all(-1)
+    assert reported_N.sum() == sum(len(r.segments[0]) - 1 for r in records)
+    for layer, passes in consumed.items():
+        # Values, the forward pass that trains, and its recomputation.
+        assert len(passes) == 3
+        assert all(torch.equal(ids_Nk[reported_N], ids_NLk[reported_N, layer]) for ids_Nk in passes)

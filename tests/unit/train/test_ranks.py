@@ -1,12 +1,8 @@
 """Two ranks over gloo do what one rank does."""
 
-import socket
-
 import pytest
 import torch
-import torch.multiprocessing as multiprocessing
-from helpers import save_tiny
-from two_ranks import CONFIG, main, train_all
+from two_ranks import CONFIG, train_all
 
 from engine.train.actor import Trainer
 from engine.train.plan import TrainerSpec
@@ -14,20 +10,11 @@ from engine.train.weights import gathered_weights
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, mesh):
-    folder = tmp_path_factory.mktemp("ranks")
-    model_path = save_tiny(folder / "model", tie=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = multiprocessing.spawn(main, args=(model_path, str(folder), port), nprocs=2, join=False)
+def runs(two_rank_run, mesh):
     single = Trainer(get=lambda references: references)
-    single.setup(TrainerSpec(CONFIG, model_path))
+    single.setup(TrainerSpec(CONFIG, two_rank_run.paths[0]))
     one = train_all(single, ranks=1, budget=1000)
-    while not processes.join():
-        pass
-    two = [torch.load(folder / f"result-{rank}.pt", weights_only=False) for rank in range(2)]
-    return one, two, single, folder
+    return one, two_rank_run.results("policy"), single, two_rank_run.folder
 
 
 def flat(tensors):

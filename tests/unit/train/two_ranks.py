@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from helpers import config, order, rollouts
+from model_ranks import CASES, train_two
 
 from engine.train.actor import Trainer
 from engine.train.plan import TrainerSpec
@@ -57,11 +58,13 @@ def train_all(trainer: Trainer, ranks: int, budget: int) -> dict:
     }
 
 
-def main(rank: int, model_path: str, folder: str, port: int) -> None:
+def main(rank: int, paths: tuple[str, str], folder: str, port: int) -> None:
     torch.set_num_threads(1)
     trainer = Trainer(get=lambda references: references)
-    trainer.setup(TrainerSpec(CONFIG, model_path, rank=rank, world=2, port=port))
+    trainer.setup(TrainerSpec(CONFIG, paths[0], rank=rank, world=2, port=port))
     result = train_all(trainer, ranks=2, budget=30)
     trainer.save(f"{folder}/step-000003", b"controller")
-    torch.save(result, Path(folder) / f"result-{rank}.pt")
+    torch.save(result, Path(folder) / f"policy-{rank}.pt")
+    results = {case: train_two(case, paths, rank=rank, ranks=2, budget=40) for case in CASES}
+    torch.save(results, Path(folder) / f"models-{rank}.pt")
     torch.distributed.destroy_process_group()

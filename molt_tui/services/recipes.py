@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from molt_tui.errors import NotFound, Refused
 from molt_tui.services.machine import misfit
+
+if TYPE_CHECKING:
+    from engine.config import Config
+    from engine.flags import Problem
+    from engine.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,7 @@ def list_recipes(*, check: bool = False) -> list[RecipeLine]:
     lines = []
     for recipe in shipped():
         _, config, problems = load(recipe.name, []) if check else (None, None, recipe.problems)
-        about = {field: recipe.about(field) for field in ("title", "task", "model", "hardware")}
-        missing = misfit(config) if config is not None else None
-        lines.append(RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, problems)),
-                                misfit=missing.message if missing else ""))  # fmt: skip
+        lines.append(_line(recipe, config, problems))
     return lines
 
 
@@ -47,8 +50,15 @@ def check_recipe(name: str) -> RecipeLine:
     recipe, problems = find_recipe(name)
     if recipe is None:
         raise NotFound("\n".join(map(str, problems)))
+    _, config, problems = load(name, [])
+    return _line(recipe, config, problems)
+
+
+def _line(recipe: Recipe, config: Config | None, problems: Sequence[Problem]) -> RecipeLine:
     about = {field: recipe.about(field) for field in ("title", "task", "model", "hardware")}
-    return RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, load(name, [])[2])))
+    missing = misfit(config) if config is not None else None
+    return RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, problems)),
+                      misfit=missing.message if missing else "")  # fmt: skip
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class LaunchAnswers:
         if parent:
             run = runs.get_run(self.store, parent)
             return Draft(run.recipe or "", "local" if run.cluster == "local" else "slurm", parent=run.id)
-        needs_gpus = next((bool(r.misfit) for r in recipes.list_recipes(check=True) if r.name == recipe), False)
+        needs_gpus = bool(recipes.check_recipe(recipe).misfit)
         return Draft(recipe, "slurm" if needs_gpus and has_slurm() and not gpu_count() else "local")
 
     def _parent(self, draft: Draft) -> runs.Run | None:

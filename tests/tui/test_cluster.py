@@ -23,6 +23,7 @@ NOW = 1_800_000_000.0
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     monkeypatch.setattr(screen.time, "time", lambda: NOW)
+    monkeypatch.setattr(screen, "LEAST_S", 0.0)
 
 
 async def opened(driver):

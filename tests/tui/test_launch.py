@@ -71,6 +71,17 @@ async def test_a_recipe_that_does_not_fit_says_so_in_the_list(open_app):
         assert "▲ 1 GPU" in driver.text() and "here: this machine has 0 GPUs" in driver.text()
 
 
+async def test_a_recipe_of_ones_own_by_path(open_app):
+    async with open_app() as driver:
+        await driver.press("n", "f")
+        await driver.type("~/mine.toml")
+        await driver.press("escape", "f", "enter")
+        await until_on(driver, FormScreen)
+        await driver.press("ctrl+s")
+        await until_on(driver, RunScreen)
+        assert launches(driver) == [Draft("~/mine.toml")]
+
+
 async def test_a_wrong_value_is_named_on_its_field_and_blocks_the_start(open_app):
     async with open_app() as driver:
         await driver.press("n", "enter", *"jjjjj", "enter")

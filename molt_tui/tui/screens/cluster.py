@@ -27,6 +27,8 @@ WIDE_PARTITIONS = (Column("Partition", 22), Column("State", 8), Column("Limit", 
 JOBS = (Column("State", 11), Column("Run", 20), Column("Job", 8, True), Column("Why, or where"), Column("When", 16))
 WIDE_JOBS = (Column("State", 11), Column("Run", 40), Column("Job", 9, True), Column("Why, or where"), Column("When", 24))
 STALE_S = 120.0
+# The screen looks again this often; Slurm itself is asked far less (services/cluster.py).
+LEAST_S = 5.0
 
 
 def partition_row(one: PartitionRow) -> Row:
@@ -69,6 +71,7 @@ class ClusterScreen(RunControls, MoltScreen):
         self.views: Sequence[ClusterView] = ()
         self.shown = ""
         self.asking = False
+        self.asked = -LEAST_S
         self.error = ""
 
     def compose(self) -> ComposeResult:
@@ -106,8 +109,8 @@ class ClusterScreen(RunControls, MoltScreen):
 
     def look(self) -> None:
         """A controller that hangs holds up its own thread only, and one question at a time."""
-        if not self.asking:
-            self.asking = True
+        if not self.asking and time.monotonic() - self.asked >= LEAST_S:
+            self.asking, self.asked = True, time.monotonic()
             self.molt.background.act(self, "clusters", self.molt.source.clusters)
 
     def answered(self, topic: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Footer, Input, Static
 
 from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import RecipeCard
@@ -25,9 +25,12 @@ class LaunchScreen(MoltScreen):
     TITLE = "Launch"
     HELP = (
         "Recipes that ship with molt-tui. enter opens the form of one; nothing starts before you say so there.\n\n"
-        "A recipe marked with ▲ needs more than this machine has; its form offers Slurm."
+        "f opens a recipe of your own by its path. A recipe marked with ▲ needs more than this machine has; its form has Slurm."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace", "back", "Back", id="launch.back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f", "own_file", "Own file", id="launch.file"),
+        Binding("escape", "back", "Back", id="launch.back"),
+    ]
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,9 +41,11 @@ class LaunchScreen(MoltScreen):
         columns = (Column("Recipe", 22), Column("Title"), Column("Hardware", 18))
         yield KeyTable(columns, id="recipes", empty="  reading recipes ...")
         yield Static("", id="about", markup=False)
+        yield Input(placeholder="path of a recipe, a TOML file of your own", id="file", compact=True)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
+        self.query_one("#file").display = False
         self.query_one(KeyTable).focus()
 
     def look(self) -> None:
@@ -67,8 +72,27 @@ class LaunchScreen(MoltScreen):
     def _chosen(self, event: KeyTable.Chosen) -> None:
         self.app.push_screen(FormScreen(event.key))
 
+    def action_own_file(self) -> None:
+        box = self.query_one("#file", Input)
+        box.display = True
+        box.focus()
+
+    @on(Input.Submitted, "#file")
+    def _named(self, event: Input.Submitted) -> None:
+        path = event.value.strip()
+        self._close()
+        if path:
+            self.app.push_screen(FormScreen(path if "/" in path or path.endswith(".toml") else f"./{path}"))
+
+    def _close(self) -> None:
+        self.query_one("#file").display = False
+        self.query_one(KeyTable).focus()
+
     def action_back(self) -> None:
-        self.molt.go_back()
+        if self.query_one("#file").display:
+            self._close()
+        else:
+            self.molt.go_back()
 
 
 def _row(card: RecipeCard) -> Row:

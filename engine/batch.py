@@ -225,6 +225,7 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
         rollouts_per_step=config.train.batch_size or max(len(rollouts), 1),
         ranks=config.trainer_ranks,
         budget=config.train.max_tokens_per_gpu,
+        packed=config.fsdp.packing_samples,
     )
     order = TrainOrder(taken.version, max_staleness, samples, steps)
     metrics = taken.queue | reward_metrics(rewards, rollout_groups) | rollout_metrics(groups + taken.lost)

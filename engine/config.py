@@ -85,6 +85,7 @@ class FsdpConfig(Section):
     attn_implementation: Literal["sdpa", "eager", "te"] = option(
         "sdpa", "attention of the trainer; te: Transformer Engine (CUDA)"
     )
+    packing_samples: bool = option(False, "segments of a micro-batch behind each other in one row, without padding")
     offload: Literal["none", "optimizer", "full"] = option(
         "none", "what lives in host memory: Adam's state, or weights too (CUDA)"
     )

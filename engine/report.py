@@ -16,6 +16,7 @@ import torch
 from engine.algo.mismatch import finish_gap, gap_sums
 from engine.batch import PreparedBatch
 from engine.config import Config
+from engine.gpus import GpuMonitor
 from engine.metrics import spread
 from engine.placement import Cluster
 from engine.rollout.transport import EngineStats
@@ -93,6 +94,7 @@ class Progress:
     state: dict[str, Any] = field(default_factory=dict)
     _stats: list[EngineStats] = field(default_factory=list)
     _at: float = field(default_factory=time.perf_counter)
+    _gpus: GpuMonitor = field(default_factory=GpuMonitor)
 
     def update(self, **changes: Any) -> None:
         self.state.update(changes)
@@ -102,7 +104,7 @@ class Progress:
         """engine/*, host/* and sampler rates since the last call."""
         stats = await asyncio.gather(*[e.stats() for e in cluster.engines])
         now = time.perf_counter()
-        found = engine_spreads(stats, self._stats) | host_metrics()
+        found = engine_spreads(stats, self._stats) | host_metrics() | self._gpus.take()
         if self._stats:
             wall = now - self._at
             found["perf/rollout_tok_s"] = sum(s.tokens - p.tokens for s, p in zip(stats, self._stats)) / wall

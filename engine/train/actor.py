@@ -42,6 +42,7 @@ from engine.train.collate import (
     traced_rows,
 )
 from engine.train.critic import Critic
+from engine.train.device import ModelFlops, explained, peak_flops
 from engine.train.model import ModelOptions, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, learning_rate_scale, set_learning_rate, update
 from engine.train.passes import (
@@ -75,7 +76,8 @@ class _Batch:
     def timed(self, phase: str) -> Iterator[None]:
         started = time.perf_counter()
         try:
-            yield
+            with explained(phase):
+                yield
         finally:
             self.seconds[phase] += time.perf_counter() - started
 
@@ -121,6 +123,7 @@ class Trainer:
         host = _own_address() if self._get is None else "127.0.0.1"
         return host, free_port(host)
 
+    @explained("starting")
     def setup(self, spec: TrainerSpec) -> dict[str, Any]:
         """Join the ranks' process group, load and shard the model; returns facts about it. Call before anything else."""
         self.spec, self.config = spec, spec.config
@@ -133,11 +136,12 @@ class Trainer:
         self.model_config = causal_lm.config
         self.routing, self.routing_shape = self._attach_routing(causal_lm)
         parameters = sum(p.numel() for p in causal_lm.parameters())
+        self.flops = ModelFlops.of(causal_lm, moe_layers(causal_lm))
         self.policy = shard_policy(causal_lm, mesh, options)
         self.reference = self._load_reference(mesh, options)
         self.kl = KlControl.of(self.config)
         self.critic = self._load_critic(mesh, options)
-        self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam)
+        self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam, options.offload == "optimizer")
         self.step = 0
         self.live: dict[str, Any] = {}
         self._learning_rate()  # a schedule that lacks its end is refused now, not at the first batch
@@ -183,6 +187,7 @@ class Trainer:
 
     # Training
 
+    @explained("measure")
     def measure(self, order: TrainOrder) -> dict[int, Measured]:
         """Token rewards and values of this rank's samples, for `batch.set_advantages`.
 
@@ -233,9 +238,11 @@ class Trainer:
             settings = PassSettings(self._policy_settings(), order.optimizer_steps[i], self.spec.world)
             self._optimizer_step(steps[i], old[k], settings, order, state)
         self.step += 1
-        metrics = finish_metrics(reduce_sums(state.sums, self.device)) | {
-            "optim/skipped": float(not np.isfinite(state.grad_norms).any())
-        }
+        if self.device.type == "cuda":
+            state.sums["memory/peak_max"] = torch.tensor(torch.cuda.max_memory_allocated(), dtype=torch.float64)
+        sums = reduce_sums(state.sums, self.device)
+        metrics = finish_metrics(sums) | {"optim/skipped": float(not np.isfinite(state.grad_norms).any())}
+        metrics |= self._efficiency(order, sums, state.seconds["forward_backward"])
         metrics |= self.kl.step(metrics.get("loss/kl"))
         if active:
             metrics |= {"optim/grad_norm": float(np.mean(state.grad_norms)), "optim/lr": lr}
@@ -243,11 +250,24 @@ class Trainer:
             metrics["optim/critic_grad_norm"] = float(np.mean(state.critic_grad_norms))
         return TrainReport(metrics, state.seconds, stepped=bool(active), traces=state.traces)
 
+    def _efficiency(self, order: TrainOrder, sums: Sums, seconds: float) -> dict[str, float]:
+        """perf/* of the trainer; absent where the device is not known."""
+        found = {}
+        if "memory/peak_max" in sums:
+            found["perf/gpu_mem_peak_gb"] = float(sums["memory/peak_max"]) / 2**30
+            torch.cuda.reset_peak_memory_stats()
+        if (peak := peak_flops()) and seconds and self.config.fsdp.param_dtype == "bf16":
+            found["perf/mfu"] = self.flops.training(s.length for s in order.samples) / (seconds * self.spec.world * peak)
+        return found
+
     def _load(self, order: TrainOrder) -> list[list[MicroBatch]]:
         rank, border = self.spec.rank, self.config.train.routing_replay_border
         segments = resolve_segments(order, samples_of(order, rank), self._get or _ray_get, self.model_config.vocab_size)
         return [
-            [collate(samples, segments, order, self.routing_shape, self.device, border) for samples in step.micro_batches[rank]]
+            [
+                collate(samples, segments, order, self.routing_shape, self.device, border, self.config.fsdp.packing_samples)
+                for samples in step.micro_batches[rank]
+            ]
             for step in order.optimizer_steps
         ]
 
@@ -311,6 +331,7 @@ class Trainer:
         """Take over live settings; names of others than the trainer's are ignored."""
         self.live |= knobs
 
+    @explained("probe")
     def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
         """Log-prob of each token after the first at temperature 1, without replay: float32 (len - 1,) per sequence.
 
@@ -334,6 +355,7 @@ class Trainer:
         """Rank 0 opens the group of itself and every engine worker; returns when all `world` members have joined."""
         self._sender = WeightSender(Link(host, port, rank=0, world=world), self.weight_manifest())
 
+    @explained("weight_sync")
     def prepare_weights(self) -> None:
         """Gather the full tensors on rank 0 in the sampler's dtype. All ranks call it; the engines may go on sampling."""
         gathered = gathered_weights(self.policy.lm, SAMPLER_DTYPES[self.config.vllm.dtype])

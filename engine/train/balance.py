@@ -17,6 +17,7 @@ def plan_optimizer_steps(
     rollouts_per_step: int,
     ranks: int,
     budget: int,
+    packed: bool = False,
 ) -> list[OptimizerStep]:
     """Cut a batch into optimizer steps and spread each one over the ranks.
 
@@ -24,7 +25,7 @@ def plan_optimizer_steps(
     tokens    tokens of each sample that will be trained: sampled and not over age
     rollouts  rollout that each sample belongs to; steps take whole rollouts in order of appearance
     prompts   prompt (group) that each sample belongs to
-    budget    tokens of one micro-batch, padding included: rows x longest row
+    budget    tokens of one micro-batch, padding included: rows x longest row; packed: their sum
 
     Every rank gets the same number of micro-batches, the missing ones empty, because all ranks must run the same passes.
     """
@@ -35,7 +36,7 @@ def plan_optimizer_steps(
     steps = []
     for samples in members:
         shares = spread_over_ranks(samples, lengths, ranks)
-        batches = [form_micro_batches(share, lengths, budget) for share in shares]
+        batches = [form_micro_batches(share, lengths, budget, packed) for share in shares]
         count = max(len(b) for b in batches)
         padded = [b + [[] for _ in range(count - len(b))] for b in batches]
         per_prompt = dict.fromkeys((prompts[s] for s in samples), 0)
@@ -64,14 +65,17 @@ def spread_over_ranks(samples: Sequence[int], lengths: Sequence[int], ranks: int
     return shares
 
 
-def form_micro_batches(samples: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+def form_micro_batches(samples: Sequence[int], lengths: Sequence[int], budget: int, packed: bool = False) -> list[list[int]]:
     """Fill micro-batches longest first, so that rows of one micro-batch have similar lengths and little padding.
 
-    rows x longest row stays within `budget`; a sample longer than that gets a micro-batch of its own.
+    rows x longest row (packed: the sum of lengths) stays within `budget`; a sample longer than that gets a micro-batch of
+    its own.
     """
     batches: list[list[int]] = []
     for sample in sorted(samples, key=lambda s: (-lengths[s], s)):
-        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > budget:
+        last = [*batches[-1], sample] if batches else []
+        size = sum(lengths[s] for s in last) if packed else len(last) * lengths[last[0]] if last else 0
+        if not batches or size > budget:
             batches.append([])
         batches[-1].append(sample)
     return batches

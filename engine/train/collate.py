@@ -11,6 +11,7 @@ import torch
 
 from engine.compat import MoeLayer
 from engine.records import InvariantError, Rollout, Segment, check_segment
+from engine.train.packing import Packing
 from engine.train.plan import TrainOrder
 from engine.train.replay import RoutingTargets
 
@@ -39,7 +40,7 @@ class MicroBatch:
     temperatures_BT  temperature that sampled each of them
     staleness     int64 (trained tokens,): trainer version minus sampling version
     masked_tokens sampled tokens that are over age
-    routing       ids at the inputs of the forward pass, columns 0 .. T-2; None for dense models
+    routing       ids at the inputs of the forward pass, columns 0 .. T-2, or the packed ones; None for dense models
     """
 
     samples: list[int]
@@ -53,6 +54,7 @@ class MicroBatch:
     staleness: np.ndarray
     masked_tokens: int
     routing: RoutingTargets | None
+    packing: Packing | None = None
 
 
 def resolve_segments(order: TrainOrder, samples: Iterable[int], get: Get, vocab_size: int) -> dict[int, Segment]:
@@ -77,7 +79,7 @@ def _key(payload: Any) -> Any:
 
 def collate(
     samples: list[int], segments: dict[int, Segment], order: TrainOrder, routing: RoutingShape | None, device: torch.device,
-    border: str = "both",
+    border: str = "both", packed: bool = False,
 ) -> MicroBatch:  # fmt: skip
     """Pad the segments of one micro-batch; without samples it is one row of two padding tokens that trains nothing."""
     lengths = [len(segments[s]) for s in samples]
@@ -106,7 +108,10 @@ def collate(
     on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, sampled, logprobs, advantages, temperatures)]
     if (temperatures[mask] <= 0).any():
         raise InvariantError("a token that was sampled greedily cannot be trained: it has no distribution")
-    return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets)
+    packing = Packing.of(lengths or [2], width, device) if packed else None
+    if targets and packing:
+        targets = RoutingTargets(targets.ids_NLk[packing.kept_N], targets.counted_N[packing.kept_N])
+    return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets, packing)
 
 
 def routing_targets(

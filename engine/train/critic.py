@@ -41,7 +41,7 @@ class Critic:
         self._routing = RoutingReplay(layers, replay) if layers else None
         self.model = ValueModel(backbone(causal_lm), causal_lm.config.hidden_size)
         shard_root(self.model, causal_lm, mesh, options)
-        self.optimizer = build_adamw(self.model.parameters(), config.adam)
+        self.optimizer = build_adamw(self.model.parameters(), config.adam, options.offload == "optimizer")
         self._config = config
 
     @torch.no_grad()

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from engine.compat import moe_layers
 from engine.compat_automodel import automodel_causal_lm, automodel_has_class
 from engine.config import Config
+from engine.train.packing import Packing, use_packed_attention
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -33,6 +34,7 @@ class ModelOptions:
     gradient_checkpoint  none | full: recompute every decoder layer in backward
     ep_size              ranks that share the experts; needs a class of AutoModel
     offload              full: weights live in host memory and visit the device layer by layer
+    packed               segments behind each other in one row, where the caller gives their packing
     automodel            AutoModel's class where it has one (CUDA); else transformers'
     """
 
@@ -42,13 +44,14 @@ class ModelOptions:
     ep_size: int = 1
     offload: str = "none"
     attention: str = "sdpa"
+    packed: bool = False
     automodel: bool = False
 
     @classmethod
     def of(cls, config: Config, device: str) -> ModelOptions:
         fsdp = config.fsdp
         return cls(fsdp.param_dtype, config.train.logprob_chunk_tokens, config.actor.gradient_checkpoint, fsdp.ep_size,
-                   fsdp.offload, fsdp.attn_implementation, automodel=device == "cuda")  # fmt: skip
+                   fsdp.offload, fsdp.attn_implementation, fsdp.packing_samples, automodel=device == "cuda")  # fmt: skip
 
 
 class TokenOutputs(NamedTuple):
@@ -65,10 +68,11 @@ class PolicyModel(nn.Module):
     As the FSDP root it holds the gathered embedding and head weights during both passes.
     """
 
-    def __init__(self, causal_lm: nn.Module, chunk_tokens: int) -> None:
+    def __init__(self, causal_lm: nn.Module, chunk_tokens: int, packed: bool = False) -> None:
         super().__init__()
         self.lm = causal_lm
         self.chunk_tokens = chunk_tokens
+        self._attention = use_packed_attention(causal_lm) if packed else None
 
     def forward(
         self,
@@ -76,15 +80,25 @@ class PolicyModel(nn.Module):
         wanted_BT: torch.Tensor,
         temperatures_BT: torch.Tensor | None = None,
         entropy_gradient: bool = False,
+        packing: Packing | None = None,
     ) -> TokenOutputs:
         """Right-padded rows of at least 2 tokens: causal attention never sees padding on the right, so there is no mask.
 
         wanted_BT  bool, tokens whose log-prob is needed; the projection runs for these alone. Column 0 must be False
         temperatures_BT  divide the logits of each token before log_softmax; None: 1
+        packing  compute the backbone on these inputs alone, in one row; for a model made with `packed`
         """
-        hidden_BTD = hidden_states(backbone(self.lm), input_ids_BT[:, :-1])
+        inputs_BT = input_ids_BT[:, :-1]
+        if self._attention is not None:
+            self._attention.begin(packing, inputs_BT.device)
+        if packing is None:
+            hidden_ND = hidden_states(backbone(self.lm), inputs_BT).flatten(0, 1)
+        else:
+            packed_1N = inputs_BT.flatten()[packing.kept_N][None]
+            packed_1ND = hidden_states(backbone(self.lm), packed_1N, position_ids=packing.positions_1N)
+            hidden_ND = packing.unpack(packed_1ND[0], inputs_BT.numel())
         wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
-        hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, wanted_N)
+        hidden_ND = hidden_ND.index_select(0, wanted_N)
         targets_N = input_ids_BT[:, 1:].flatten()[wanted_N]
         ones = torch.ones_like(input_ids_BT, dtype=torch.float32)
         temperatures_N = (ones if temperatures_BT is None else temperatures_BT)[:, 1:].flatten()[wanted_N]
@@ -129,9 +143,9 @@ def backbone(causal_lm: nn.Module) -> nn.Module:
     return causal_lm.base_model if hasattr(causal_lm, "base_model") else causal_lm.model
 
 
-def hidden_states(body: nn.Module, input_ids_BT: torch.Tensor) -> torch.Tensor:
+def hidden_states(body: nn.Module, input_ids_BT: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
     """Final hidden states (B, T, D) of a backbone."""
-    output = body(input_ids=input_ids_BT, use_cache=False)
+    output = body(input_ids=input_ids_BT, use_cache=False, **inputs)
     return output if isinstance(output, torch.Tensor) else output.last_hidden_state
 
 
@@ -199,6 +213,6 @@ def shard_root(model: nn.Module, causal_lm: nn.Module, mesh: DeviceMesh, options
 
 def shard_policy(causal_lm: nn.Module, mesh: DeviceMesh, options: ModelOptions) -> PolicyModel:
     """The causal LM as a policy, sharded over the mesh (FSDP2); world size 1 takes the same path."""
-    policy = PolicyModel(causal_lm, options.chunk_tokens)
+    policy = PolicyModel(causal_lm, options.chunk_tokens, options.packed)
     shard_root(policy, causal_lm, mesh, options)
     return policy

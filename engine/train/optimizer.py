@@ -9,22 +9,50 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
+from torch.optim.adamw import adamw
 
 from engine.config import AdamConfig
 
 
-def build_adamw(parameters: Iterable[nn.Parameter], config: AdamConfig) -> torch.optim.AdamW:
+class HostAdamW(torch.optim.AdamW):
+    """AdamW whose moments live in host memory, where it computes too; parameters and gradients visit it one by one."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if state["exp_avg"].device.type != "cpu":  # a checkpoint was loaded: torch puts its state beside the parameter
+                    state |= {name: tensor.cpu() for name, tensor in state.items()}
+                weight = _local(p).cpu()
+                adamw([weight], [_local(p.grad).cpu()], [_local(state["exp_avg"])], [_local(state["exp_avg_sq"])], [],
+                      [state["step"]], fused=True, amsgrad=False, beta1=beta1, beta2=beta2, lr=group["lr"],
+                      weight_decay=group["weight_decay"], eps=group["eps"], maximize=False)  # fmt: skip
+                _local(p).copy_(weight)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part, sharing its memory."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor.detach()
+
+
+def build_adamw(parameters: Iterable[nn.Parameter], config: AdamConfig, on_host: bool = False) -> torch.optim.AdamW:
     """Fused AdamW over (sharded) fp32 masters; vectors (norms, biases) get no weight decay."""
     trained = [p for p in parameters if p.requires_grad]
     groups = [
         {"params": members, "weight_decay": config.weight_decay if members[0].ndim >= 2 else 0.0}
         for members in [*_by_mesh(p for p in trained if p.ndim >= 2), *_by_mesh(p for p in trained if p.ndim < 2)]
     ]
-    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    kind = HostAdamW if on_host else torch.optim.AdamW
+    optimizer = kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=not on_host)
     # Otherwise a checkpoint before the first step creates the moments by a step of its own, which counts.
     for p in trained:
-        moments = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+        device = torch.device("cpu") if on_host else p.device
+        moments = {name: torch.zeros_like(p, requires_grad=False, device=device) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[p] = {"step": torch.zeros((), device=device), **moments}
     return optimizer
 
 

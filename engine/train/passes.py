@@ -14,6 +14,7 @@ from engine.algo.mismatch import finish_gap, gap_sums
 from engine.algo.sums import Sums, is_maximum
 from engine.train.collate import MicroBatch
 from engine.train.model import PolicyModel
+from engine.train.packing import Packing
 from engine.train.plan import OptimizerStep, TraceTensors
 from engine.train.replay import RoutingReplay, finish_routing
 
@@ -49,7 +50,7 @@ def train_pass(
     """
     if routing is not None:
         routing.begin(batch.routing)
-    output = policy(batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, entropy_gradient=bool(settings.policy.entropy_coef))
+    output = policy(batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, bool(settings.policy.entropy_coef), batch.packing)
     loss, sums = policy_objective(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
         output.entropy_BT, settings.policy, settings.denominators(batch),
@@ -62,16 +63,22 @@ def train_pass(
     if routing is not None:
         routing_sums, mismatch_NL = routing.end()
         sums |= routing_sums
+        if batch.packing is not None:
+            mismatch_NL = batch.packing.unpack(mismatch_NL, batch.mask_BT[:, 1:].numel())
     traces = trace_rows(batch, current_BT, mismatch_NL, settings.policy, traced_rows) if traced_rows else []
     return sums, traces
 
 
 @torch.no_grad()
 def logprob_pass(
-    policy: PolicyModel, input_ids_BT: torch.Tensor, wanted_BT: torch.Tensor, temperatures_BT: torch.Tensor | None = None
+    policy: PolicyModel,
+    input_ids_BT: torch.Tensor,
+    wanted_BT: torch.Tensor,
+    temperatures_BT: torch.Tensor | None = None,
+    packing: Packing | None = None,
 ) -> torch.Tensor:
     """Log-probs (B, T) of the wanted tokens under the present weights."""
-    logprobs_BT = policy(input_ids_BT, wanted_BT, temperatures_BT).logprobs_BT
+    logprobs_BT = policy(input_ids_BT, wanted_BT, temperatures_BT, packing=packing).logprobs_BT
     # A forward without backward leaves the root gathered; the next one would then compute with old weights.
     policy.reshard()
     return logprobs_BT
@@ -81,13 +88,13 @@ def replayed_logprobs(
     policy: PolicyModel, batch: MicroBatch, wanted_BT: torch.Tensor, routing: RoutingReplay | None
 ) -> torch.Tensor:
     """Log-probs (B, T) of the wanted tokens, with the replay of the training pass but not measured."""
-    if routing is None:
-        return logprob_pass(policy, batch.input_ids_BT, wanted_BT, batch.temperatures_BT)
-    routing.begin(batch.routing)
+    if routing is not None:
+        routing.begin(batch.routing)
     try:
-        return logprob_pass(policy, batch.input_ids_BT, wanted_BT, batch.temperatures_BT)
+        return logprob_pass(policy, batch.input_ids_BT, wanted_BT, batch.temperatures_BT, batch.packing)
     finally:
-        routing.cancel()
+        if routing is not None:
+            routing.cancel()
 
 
 def trace_rows(

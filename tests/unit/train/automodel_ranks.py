@@ -34,7 +34,7 @@ def pretend_cuda() -> None:
     torch.cuda.synchronize = lambda *_: None
 
 
-def main(rank: int, world: int, ep_size: int, model_path: str, folder: str, port: int) -> None:
+def main(rank: int, world: int, ep_size: int, packed: bool, model_path: str, folder: str, port: int) -> None:
     """Train like `two_ranks`, but on AutoModel's class; leaves the result and a checkpoint in `folder`."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # AutoModel compiles its activation: ten seconds on CPU
     pretend_cuda()
@@ -45,9 +45,16 @@ def main(rank: int, world: int, ep_size: int, model_path: str, folder: str, port
     of = actor.ModelOptions.of
     actor.ModelOptions.of = staticmethod(lambda config, device: replace(of(config, device), automodel=True, ep_size=ep_size))
     trainer = actor.Trainer(get=lambda references: references)
-    facts = trainer.setup(TrainerSpec(CONFIG, model_path, rank=rank, world=world, port=port))
+    dense = "dense" in model_path
+    settings = CONFIG.model_copy(
+        update={
+            "fsdp": CONFIG.fsdp.model_copy(update={"packing_samples": packed}),
+            "train": CONFIG.train.model_copy(update={"routing_replay": not dense}),
+        }
+    )
+    facts = trainer.setup(TrainerSpec(settings, model_path, rank=rank, world=world, port=port))
     kinds = {type(m).__module__.split(".")[0] for m in trainer.policy.lm.modules()}
-    result = train_all(trainer, ranks=world, budget=30)
+    result = train_all(trainer, ranks=world, budget=30, layers=None if dense else 2)
     manifest = trainer.weight_manifest()
     trainer.save(f"{folder}/step-000003", b"controller", hf=True)
     trained = trainer.score([[1, 2, 3, 4], [5, 6]])

@@ -60,3 +60,19 @@ def test_first_step_of_adamw_by_hand():
     # The first step moves by lr against the sign of the gradient; decay acts on the matrix alone: 1 - 0.1 * 0.5 - 0.1.
     assert weight.item() == pytest.approx(0.85)
     assert bias.item() == pytest.approx(1.1)
+
+
+def test_adam_on_the_host_takes_the_same_steps_and_survives_a_checkpoint(mesh):
+    def run(on_host):
+        torch.manual_seed(0)
+        weight, bias = nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(2))
+        optimizer = build_adamw([weight, bias], AdamConfig(lr=0.1, weight_decay=0.5), on_host)
+        for step in range(4):
+            weight.grad, bias.grad = torch.randn(3, 2), torch.randn(2)
+            optimizer.step()
+            if step == 1:
+                optimizer.load_state_dict(optimizer.state_dict())
+        return weight.detach(), bias.detach(), float(optimizer.state[bias]["step"])
+
+    for ours, theirs in zip(run(True), run(False), strict=True):
+        assert torch.equal(torch.as_tensor(ours), torch.as_tensor(theirs))

@@ -25,19 +25,19 @@ CONFIG = config(
 )
 
 
-def orders(ranks: int, budget: int):
+def orders(ranks: int, budget: int, layers: int | None):
     """Uneven lengths with two optimizer steps; a single rollout, so that other ranks have nothing; everything over age."""
-    several = rollouts(13, version=1)
+    several = rollouts(13, version=1, layers=layers)
     for rollout in several[:4]:
         rollout.segments[0].versions[rollout.segments[0].loss_mask] = 0
     return [
         order(several, ranks=ranks, budget=budget, per_step=8, version=2, max_staleness=1, trace=True),
-        order(rollouts(1, seed=5), ranks=ranks, budget=budget),
-        order(rollouts(3, seed=6), ranks=ranks, budget=budget, version=4, max_staleness=1),
+        order(rollouts(1, seed=5, layers=layers), ranks=ranks, budget=budget),
+        order(rollouts(3, seed=6, layers=layers), ranks=ranks, budget=budget, version=4, max_staleness=1),
     ]
 
 
-def train_all(trainer: Trainer, ranks: int, budget: int) -> dict:
+def train_all(trainer: Trainer, ranks: int, budget: int, layers: int | None = 2) -> dict:
     """Train on every order; gradients of each optimizer step, reports, final weights and scores."""
     gradients: list[dict[str, torch.Tensor]] = []
 
@@ -47,7 +47,7 @@ def train_all(trainer: Trainer, ranks: int, budget: int) -> dict:
         gradients.append({n: t.clone() for name, tensor in whole for n, t in spelled(lm, name, tensor)})
 
     trainer.optimizer.register_step_pre_hook(capture)
-    reports = [trainer.train(o) for o in orders(ranks, budget)]
+    reports = [trainer.train(o) for o in orders(ranks, budget, layers)]
     return {
         "gradients": gradients,
         "metrics": [r.metrics for r in reports],

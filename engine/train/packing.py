@@ -1,0 +1,97 @@
+"""Packing: the segments of a micro-batch behind each other in one row, so that no padding is computed.
+
+Attention stays inside each segment: with torch's variable-length kernel in bf16 on CUDA, else segment by segment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@dataclass
+class Packing:
+    """Where the N inputs of a packed row come from.
+
+    kept_N       indices into the flattened inputs (B, T - 1) of the padded micro-batch
+    positions_1N position of each input in its segment
+    lengths      inputs of each segment, in order
+    """
+
+    kept_N: torch.Tensor
+    positions_1N: torch.Tensor
+    lengths: list[int]
+
+    @classmethod
+    def of(cls, lengths: list[int], width: int, device: torch.device) -> Packing:
+        """`lengths` tokens of the rows of a micro-batch of `width` columns; the last token of each is no input."""
+        inputs = [length - 1 for length in lengths]
+        positions_N = torch.cat([torch.arange(n) for n in inputs])
+        rows_N = torch.repeat_interleave(torch.arange(len(inputs)), torch.tensor(inputs))
+        kept_N = rows_N * (width - 1) + positions_N
+        return cls(kept_N.to(device), positions_N[None].to(device), inputs)
+
+    def unpack(self, packed_NX: torch.Tensor, count: int) -> torch.Tensor:
+        """Put rows back among `count` padded inputs; what was padding is 0."""
+        return packed_NX.new_zeros(count, *packed_NX.shape[1:]).index_copy(0, self.kept_N, packed_NX)
+
+
+@dataclass
+class PackedAttention:
+    """What the attention modules of one model share: the packing of the present micro-batch, recomputation included."""
+
+    packing: Packing | None = None
+    bounds: torch.Tensor | None = field(default=None, repr=False)
+
+    def begin(self, packing: Packing | None, device: torch.device) -> None:
+        self.packing = packing
+        if packing is not None:
+            self.bounds = torch.tensor([0, *accumulate(packing.lengths)], dtype=torch.int32, device=device)
+
+    def attend(
+        self, q_1HND: torch.Tensor, k_1HND: torch.Tensor, v_1HND: torch.Tensor, scale: float | None = None, **_: Any
+    ) -> torch.Tensor:
+        """Causal attention (1, H, N, D) that stays inside each segment; keys and values may have fewer heads."""
+        causal = partial(scaled_dot_product_attention, is_causal=True, scale=scale, enable_gqa=True)
+        if self.packing is None:
+            return causal(q_1HND, k_1HND, v_1HND)
+        lengths = self.packing.lengths
+        if not q_1HND.is_cuda or q_1HND.dtype == torch.float32:
+            parts = zip(*(x.split(lengths, dim=2) for x in (q_1HND, k_1HND, v_1HND)))
+            return torch.cat([causal(*part) for part in parts], dim=2)
+        from torch.nn.attention.varlen import varlen_attn
+
+        groups = q_1HND.shape[1] // k_1HND.shape[1]
+        k_1HND, v_1HND = (x.repeat_interleave(groups, dim=1) for x in (k_1HND, v_1HND))
+        q_NHD, k_NHD, v_NHD = (x[0].transpose(0, 1).contiguous() for x in (q_1HND, k_1HND, v_1HND))
+        longest = max(lengths)
+        out_NHD = varlen_attn(q_NHD, k_NHD, v_NHD, self.bounds, self.bounds, longest, longest, scale=scale, window_size=(-1, 0))
+        return out_NHD.transpose(0, 1)[None]
+
+
+def use_packed_attention(causal_lm: nn.Module) -> PackedAttention:
+    """Give every attention module of a model of transformers or AutoModel the packed attention."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    shared = PackedAttention()
+    AttentionInterface.register("packed", _for_transformers)
+    AttentionMaskInterface.register("packed", lambda *_, **__: None)
+    causal_lm.config._attn_implementation = "packed"
+    for name, module in causal_lm.named_modules():
+        if name.endswith("self_attn"):
+            module.packed = shared
+            module.attn_func = shared.attend  # where AutoModel's own attention looks for it
+    return shared
+
+
+def _for_transformers(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    return module.packed.attend(query, key, value, scaling).transpose(1, 2), None

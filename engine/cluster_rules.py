@@ -18,27 +18,28 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|\w*KEY)$", re.IGNORECASE)
 
 
-def parallel_sizes_need_cuda(config: Config) -> Iterator[Problem]:
-    if config.placement.device != "cpu":
-        return
-    for name in ("tp_size", "cp_size", "ep_size"):
-        size = getattr(config.fsdp, name)
-        if size > 1:
-            yield Problem(f"fsdp.{name}", f"{size} needs CUDA; use 1 with --placement.device cpu")
-    if config.fsdp.offload != "none":
-        yield Problem("fsdp.offload", f"{config.fsdp.offload} needs CUDA; use none with --placement.device cpu")
+NOT_BUILT = {
+    "tp_size": "no matrix is split inside the trainer: FSDP2 splits the weights over all ranks, ep_size the experts; use 1",
+    "cp_size": "no sequence is split inside the trainer; use 1, with actor.gradient_checkpoint full for long ones",
+}
 
 
-def parallel_sizes_divide(config: Config) -> Iterator[Problem]:
+def trainer_parallelism_is_possible(config: Config) -> Iterator[Problem]:
     fsdp, ranks = config.fsdp, config.trainer_ranks
-    shape = f"{config.actor.num_nodes} x {config.actor.num_gpus_per_node} trainer ranks (actor.num_nodes x num_gpus_per_node)"
-    if ranks % (fsdp.tp_size * fsdp.cp_size):
-        flag = "fsdp.tp_size" if ranks % fsdp.tp_size else "fsdp.cp_size"
-        yield Problem(flag, f"tp_size {fsdp.tp_size} x cp_size {fsdp.cp_size} does not divide {shape}")
+    yield from (Problem(f"fsdp.{name}", reason) for name, reason in NOT_BUILT.items() if getattr(fsdp, name) > 1)
+    if config.placement.device == "cpu":
+        for name, harmless in (("ep_size", 1), ("offload", "none"), ("attn_implementation", "sdpa")):
+            if (value := getattr(fsdp, name)) != harmless:
+                yield Problem(f"fsdp.{name}", f"{value} needs CUDA; use {harmless} with --placement.device cpu")
     if ranks % fsdp.ep_size:
-        yield Problem("fsdp.ep_size", f"{fsdp.ep_size} does not divide {shape}")
+        yield Problem("fsdp.ep_size", f"{fsdp.ep_size} does not divide {config.actor.num_nodes} x "
+                      f"{config.actor.num_gpus_per_node} trainer ranks (actor.num_nodes x num_gpus_per_node)")  # fmt: skip
     if fsdp.offload == "full" and ranks == 1:
         yield Problem("fsdp.offload", "full offload needs more than one trainer rank; use optimizer")
+    if fsdp.packing_samples and fsdp.attn_implementation != "sdpa":
+        yield Problem("fsdp.packing_samples", "packed rows have an attention of their own; use --fsdp.attn_implementation sdpa")
+    if fsdp.packing_samples and config.algo.advantage.estimator == "gae":
+        yield Problem("fsdp.packing_samples", "the critic of gae reads padded rows; leave it off")
 
 
 def allocation_is_large_enough(config: Config) -> Iterator[Problem]:
@@ -93,5 +94,5 @@ def extra_options_are_free(config: Config) -> Iterator[Problem]:
             yield Problem("slurm.extra", f"{name} is set by the batch template; leave it out")
 
 
-CLUSTER_RULES = (parallel_sizes_need_cuda, parallel_sizes_divide, allocation_is_large_enough, slurm_text_is_sound,
+CLUSTER_RULES = (trainer_parallelism_is_possible, allocation_is_large_enough, slurm_text_is_sound,
                  extra_options_are_free)  # fmt: skip

@@ -29,8 +29,21 @@ def test_parallel_sizes_need_cuda():
 
 def test_sizes_must_divide_the_ranks():
     assert "--fsdp.ep_size: 3 does not divide 1 x 8" in problems(fsdp__ep_size="3", actor__num_gpus_per_node="8")[0]
-    assert "--fsdp.cp_size" in problems(fsdp__tp_size="2", fsdp__cp_size="3", actor__num_gpus_per_node="8")[0]
     assert problems(fsdp__ep_size="256", actor__num_gpus_per_node="8", actor__num_nodes="32") == []
+
+
+@pytest.mark.parametrize("name", ["tp_size", "cp_size"])
+def test_what_the_trainer_cannot_split_is_refused_with_the_reason(name):
+    (found,) = problems(**{f"fsdp__{name}": "2"}, actor__num_gpus_per_node="8")
+    assert found.startswith(f"--fsdp.{name}: no ") and "use 1" in found
+
+
+def test_packing_needs_its_own_attention_and_no_critic():
+    assert problems(fsdp__packing_samples="true") == []
+    (found,) = problems(fsdp__packing_samples="true", fsdp__attn_implementation="te")
+    assert "--fsdp.attn_implementation sdpa" in found
+    (found,) = problems(fsdp__packing_samples="true", algo__advantage__estimator="gae")
+    assert "critic" in found
 
 
 def test_the_allocation_must_hold_engines_and_trainer():

@@ -182,10 +182,12 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
                           "command": plan.command})  # fmt: skip
         return
     output.pairs([("recipe", plan.recipe.path), ("group", plan.group), ("command", " ".join(plan.command))])
-    for run in plan.runs:
+    print()
+    output.pairs([("run", plan.runs[0].name)])
+    output.table(("SETTING", "VALUE"), [(key, _shown(value)) for key, value in plan.runs[0].settings.items()])
+    if len(plan.runs) > 1:
         print()
-        output.pairs([("run", run.name)])
-        output.table(("SETTING", "VALUE"), [(key, _shown(value)) for key, value in run.settings.items()])
+        output.table(("RUN", "SETTINGS OF ITS OWN"), [(run.name, " ".join(run.flags)) for run in plan.runs])
     output.say("dry run: nothing was made or started")
 
 

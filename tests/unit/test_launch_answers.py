@@ -69,7 +69,8 @@ def test_a_sweep_is_one_group_and_r_begins_from_a_run(source, recipe, fake_engin
     ids = source.launch(Draft(str(recipe), name="finishes", sweeps={"train.max_steps": "3,4"})).ids
     ended(source, *ids)
     found = [runs.get_run(source.store, one) for one in ids]
-    assert {run.group for run in found} == {"finishes"} and [r.name for r in found] == [
+    assert {run.group for run in found} == {"finishes"}
+    assert [r.name for r in found] == [
         "finishes-max_steps=3",
         "finishes-max_steps=4",
     ]

@@ -19,6 +19,7 @@ SHOTS = {
     "runs": ((80, 24), []),
     "run": ((80, 24), ["enter"]),
     "run-wide": ((150, 42), ["enter"]),
+    "tokens": ((80, 24), ["enter", "t", "a", "enter", "e"]),
     "launch": ((80, 24), CHANGE_LR),
 }
 

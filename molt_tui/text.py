@@ -6,8 +6,10 @@ import re
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f"  # C0, DEL, C1; ESC and CSI are among them
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# Variation selectors and fillers have no cells of their own but change what terminals make of their neighbours.
+_FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
 _INVISIBLE = "\u00ad\u180e\u200b-\u200d\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-_UNSAFE = re.compile(f"[{_CONTROL}{_BIDI}{_INVISIBLE}\ud800-\udfff]")
+_UNSAFE = re.compile(f"[{_CONTROL}{_BIDI}{_INVISIBLE}{_FILLERS}\ud800-\udfff]")
 _UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 

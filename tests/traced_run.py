@@ -27,6 +27,8 @@ is_correction_threshold = [0.5, 2.0]
 agent_path = "agent/tools.py"
 max_staleness = 2
 """
+CONFIG_FLAT = {"algo.advantage.is_correction_level": "token", "algo.advantage.is_correction_threshold": [0.5, 2.0],
+               "train.max_staleness": 2}  # fmt: skip
 PROMPT = ["<|user|>", "What", " is", " 17", " ×", " 23", "?", " Use", " the", " calculator", ".", "\n", "<|assistant|>"]
 CALL = ["I", " will", " multiply", ":", " <", "tool", ">", "17", "*", "23", "</", "tool", ">"]
 RESULT = ["\n", "<|tool|>", "391", "\n", "<|assistant|>"]

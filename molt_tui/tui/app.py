@@ -109,6 +109,7 @@ class MoltApp(App[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", id="app.help"),
         Binding("colon,ctrl+p", "command_palette", "Palette", show=False, id="app.palette"),
+        Binding("Q", "query", "Query", show=False, id="app.query"),
         Binding("q", "quit", "Quit", id="app.quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
     ]
@@ -194,6 +195,15 @@ class MoltApp(App[str]):
 
         self.push_screen(TracesScreen(run_id))
 
+    def action_query(self) -> None:
+        """The Query screen; it keeps its text and result while one looks at runs."""
+        from molt_tui.tui.screens.query import QueryScreen
+
+        if not any(isinstance(screen, QueryScreen) for screen in self.screen_stack):
+            if not self.is_screen_installed("query"):
+                self.install_screen(QueryScreen(), "query")
+            self.push_screen("query")
+
     def open_launch(self) -> None:
         from molt_tui.tui.screens.launch import LaunchScreen
 
@@ -251,6 +261,10 @@ class MoltApp(App[str]):
         yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
         yield SystemCommand("Cluster", "Partitions, free GPUs and your jobs", self.open_cluster)
         yield SystemCommand("Compare", "Runs and groups side by side", lambda: self.open_compare(()))
+        yield SystemCommand("Query", "SQL over runs, metrics, events and rollouts", self.action_query)
+        run_id = getattr(screen, "run_id", None) or getattr(getattr(screen, "selected", None), "id", None)
+        if isinstance(run_id, str):
+            yield SystemCommand("Traces", "Recorded rollouts of this run", partial(self.open_traces, run_id))
         yield SystemCommand("Help", "What this shows and which keys act here", self.action_help)
         yield SystemCommand("Own cost", "Processor, memory, bytes and scheduler calls of molt-tui itself", self._show_cost)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)

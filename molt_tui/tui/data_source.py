@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molt_tui.text import clean
+from molt_tui.tui import format
 
 if TYPE_CHECKING:
     from molt_tui.services.queries import SavedQuery
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 def one_line(text: str) -> str:
     """Clean text of rollouts on one line, line ends as a visible mark."""
     return clean(text).replace("\\n", "↵")
+
+
+def info_words(info: Mapping[str, Any]) -> str:
+    """What the environment reported beside the reward, as clean text."""
+    return "  ".join(f"{clean(k)} {clean(format.number(v))}" for k, v in info.items())
 
 
 @dataclass(frozen=True)

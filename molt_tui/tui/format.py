@@ -18,7 +18,10 @@ def number(value: Any, digits: int = 3) -> str:
         return ABSENT
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    value = float(value)
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf if value > 0 else -math.inf
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

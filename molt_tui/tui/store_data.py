@@ -14,8 +14,7 @@ from molt_tui.services import metrics, queries, runs, tables, traces
 from molt_tui.store.query import QueryResult, run_query
 from molt_tui.text import clean
 from molt_tui.tokens import Place, Rollout
-from molt_tui.tui import format
-from molt_tui.tui.data_source import TokenPage, TraceLine, TraceView, Vocabulary, one_line
+from molt_tui.tui.data_source import TokenPage, TraceLine, TraceView, Vocabulary, info_words, one_line
 
 if TYPE_CHECKING:
     from molt_tui.store.database import Store
@@ -38,11 +37,10 @@ def trace_line(row: Mapping[str, Any]) -> TraceLine:
     if row.get("excerpt") is not None:
         prompt, response = "", row["excerpt"][:PREVIEW_CHARS]
     info = json.loads(row["info"]) if row["info"] else {}
-    words = "  ".join(f"{clean(k)} {format.number(v) if not isinstance(v, str) else clean(v)}" for k, v in info.items())
     return TraceLine(
         Place(row["attempt"], row["step"], row["rollout_id"]), clean(row["rollout_id"]), clean(row["prompt_id"] or ""),
         clean(row["group_id"] or ""), {name: row[name] for name in FIGURES}, one_line(prompt), one_line(response),
-        one_line((row["label"] or "")[:PREVIEW_CHARS]), words[:200], bool(row["truncated"]),
+        one_line((row["label"] or "")[:PREVIEW_CHARS]), info_words(info)[:200], bool(row["truncated"]),
     )  # fmt: skip
 
 

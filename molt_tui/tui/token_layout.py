@@ -6,6 +6,7 @@ front of the first token of a policy version; a segment begins with a line of it
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
@@ -95,8 +96,8 @@ def lay_out(rollout: Rollout, width: int) -> Layout:
         writer.next = i
         shown = text or "␀"
         cells = len(shown) if shown.isascii() else cell_len(shown)
-        if cells == 0:
-            shown, cells = "◌" + shown, 1
+        if cells == 0 or (not shown.isascii() and unicodedata.category(shown[0])[0] == "M"):
+            shown, cells = "◌" + shown, 1 + cells  # a combining mark needs a cell of this token to stand on
         border = borders.get(i)
         if border is not None:
             _border(writer, border, cells)
@@ -115,7 +116,7 @@ def _border(writer: _Writer, words: str, following: int) -> None:
         if writer.line:
             writer.end()
         rule = f"── {segment or words} "
-        writer.put(rule + "─" * max(0, writer.width - len(rule)), RULE, writer.width)
+        writer.put(rule.ljust(writer.width, "─")[: writer.width], RULE, writer.width)
         writer.end()
         version = f"v{version}" if segment else ""
     if version:

@@ -11,6 +11,7 @@ from molt_tui.facts import Facts
 from molt_tui.tui.source import NoteLine, RunLine
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.verdict import Verdict, judge
+from tests.tui.fake_data import FakeData
 from tests.tui.fake_launch import FakeLaunch
 
 T0 = 1_800_000_000.0
@@ -97,8 +98,9 @@ def comparison(refs, metric="reward/mean", by="step") -> Comparison:
     return Comparison(tuple(subjects), metric, by, settings, final, {"reward/mean": len(refs) - 1}, curves)
 
 
-class FakeSource(FakeLaunch):
+class FakeSource(FakeLaunch, FakeData):
     def __init__(self) -> None:
+        super().__init__()
         self.lines = list(RUNS)
         self.shown = view()
         self.calls: list[tuple] = []

@@ -25,6 +25,17 @@ CASES = {
     "run-sick": {"shows": "is NaN", "run": RUN, "metrics": SICK},
     "run-empty": {"shows": "no step finished", "run": RUN, "metrics": dict.fromkeys(view().metrics)},
     "run-zoom": {"shows": "std 0.490", "run": RUN, "keys": ["z"]},
+    "traces": {"shows": "expected 391", "run": RUN, "keys": ["t"]},
+    "traces-wide": {"shows": "expected 391", "run": RUN, "keys": ["t", "s", "s", "s"], "size": (150, 40)},
+    "group": {"shows": "Marks", "run": RUN, "keys": ["t", "v"]},
+    "group-wide": {"shows": "Marks", "run": RUN, "keys": ["t", "v"], "size": (150, 40)},
+    "tokens": {"shows": "over age", "run": RUN, "keys": ["t", "j", "enter", "e"]},
+    "tokens-light": {"shows": "over age", "run": RUN, "keys": ["t", "j", "enter", "e"], "theme": "molt-light"},
+    "tokens-mono": {"shows": "over age", "run": RUN, "keys": ["t", "j", "enter", "e"], "theme": "molt-mono"},
+    "tokens-wide": {"shows": "segment 2", "run": RUN, "keys": ["t", "j", "j", "j", "enter", "e"], "size": (150, 40)},
+    "query": {"shows": "2 rows", "keys": ["Q", "ctrl+r"]},
+    "query-wide": {"shows": "tab reward", "keys": ["Q", "space", "r", "e", "w"], "size": (150, 40)},
+    "query-saved": {"shows": "slowest steps", "keys": ["Q", "ctrl+o"]},
 }
 
 

@@ -79,8 +79,7 @@ class CompareScreen(MoltScreen):
 
     def answered(self, topic: str, value: Any) -> None:
         if topic == "copy":
-            self.molt.copy_to_clipboard(value)
-            self.notify("copied settings and final metrics as Markdown", markup=False)
+            clipboard.copy(self.molt, value, "settings and final metrics as Markdown")
         elif topic == "compare":
             changed, self.error = value is not self.found or self.error is not None, None
             self.found = value

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding
 
-from molt_tui.tui import format
+from molt_tui.tui import clipboard, format
 from molt_tui.tui.screens.dialogs import Confirm
 
 if TYPE_CHECKING:
@@ -101,5 +101,4 @@ class RunControls:
     def action_copy(self) -> None:
         run = self.selected
         if run is not None:
-            self.molt.copy_to_clipboard(run.id)
-            self.notify(f"copied {run.id}", markup=False)
+            clipboard.copy(self.molt, run.id, "run id")

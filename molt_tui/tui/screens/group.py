@@ -15,10 +15,10 @@ from textual.widgets import Footer, Static
 from molt_tui.text import clean
 from molt_tui.tokens import Place, Rollout
 from molt_tui.tui import format
-from molt_tui.tui.data_source import one_line
+from molt_tui.tui.data_source import info_words, one_line
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
-from molt_tui.tui.screens.tokens import TokenScreen, info_words
+from molt_tui.tui.screens.tokens import TokenScreen
 from molt_tui.tui.widgets.token_view import TokenView
 
 MAX_COLUMNS, COLUMN_WIDTH = 6, 38
@@ -65,10 +65,10 @@ class GroupScreen(MoltScreen):
         " bring those that do not fit, enter opens one token by token."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", "Next rollout", id="group.next"),
+        Binding("tab", "app.focus_next", "Other", id="group.next"),
         Binding("shift+tab", "app.focus_previous", "Rollout before", show=False, id="group.previous"),
-        Binding("left_square_bracket", "shift(-1)", "Better ones", id="group.better"),
-        Binding("right_square_bracket", "shift(1)", "Worse ones", id="group.worse"),
+        Binding("left_square_bracket", "shift(-1)", "Better ones", show=False, id="group.better"),
+        Binding("right_square_bracket", "shift(1)", "Worse", id="group.worse"),
         Binding("enter", "open", "Tokens", id="group.open"),
         Binding("escape,backspace", "back", "Back", id="group.back"),
     ]

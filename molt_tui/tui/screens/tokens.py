@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,7 +16,7 @@ from textual.widgets import Footer, Static
 from molt_tui.text import clean
 from molt_tui.tokens import FEEDBACK, NOT_TRAINED, PROMPT, SAMPLED, TRAINED, Place, Rollout
 from molt_tui.tui import clipboard, format
-from molt_tui.tui.data_source import TokenPage, one_line
+from molt_tui.tui.data_source import TokenPage, info_words, one_line
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.widgets.token_view import ABOVE, BELOW, TokenView
@@ -71,11 +71,6 @@ def _fate(rollout: Rollout) -> Content:
         parts.append((f", {share} masked: {', '.join(masked)}", "$text-warning"))
     rest = [f"{counts[state]} {state}" for state in (PROMPT, FEEDBACK) if counts[state]]
     return Content.assemble(*parts, ("   " + "  ".join(rest), "$quiet"))
-
-
-def info_words(info: Mapping[str, Any]) -> str:
-    """What the environment reported beside the reward."""
-    return "  ".join(f"{clean(k)} {format.number(v) if not isinstance(v, str) else clean(v)}" for k, v in info.items())
 
 
 def token_lines(page: TokenPage, index: int, width: int) -> list[Content]:

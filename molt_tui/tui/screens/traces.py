@@ -21,10 +21,11 @@ from molt_tui.tui.screens.runs import update
 from molt_tui.tui.screens.tokens import TokenScreen
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 
-FIGURES = (Column("Reward", 7, True), Column("Advant.", 7, True), Column("Length", 6, True), Column("Masked", 6, True),
-           Column("Ratio", 6, True), Column("Experts", 7, True), Column("Stale", 5, True))  # fmt: skip
-NARROW = (Column("Step", 6, True), Column("Prompt"), *FIGURES)
-WIDE = (Column("Step", 6, True), Column("Prompt", 30), *FIGURES, Column("Response"))
+STEP = Column("Step", 6, True)
+FIGURES = (Column("Reward", 7, True), Column("Adv.", 6, True), Column("Length", 7, True), Column("Masked", 7, True),
+           Column("Ratio", 6, True), Column("Experts", 8, True), Column("Stale", 6, True))  # fmt: skip
+NARROW = (Column("Prompt"), *FIGURES)
+WIDE = (Column("Prompt", 30), *FIGURES, Column("Response"))
 SORTED_COLUMN = {"reward": "Reward", "length": "Length", "masked": "Masked", "ratio": "Ratio", "experts": "Experts",
                  "staleness": "Stale"}  # fmt: skip
 PREVIEW_LINES = 5
@@ -53,12 +54,11 @@ def cells(line: TraceLine, wide: bool) -> tuple[Cell, ...]:
     good = "" if reward is None or f["advantage"] is None else "$text-success" if f["advantage"] > 0 else ""
     far = f["ratio_extreme"]
     alarm = "$text-warning" if far is not None and abs(math.log(max(far, 1e-300))) >= math.log(2) else ""
-    head = ((str(line.place.step), "$quiet"), (line.prompt_id, ""))
     figures = ((number(reward), good or ("$text-error" if reward is None else "")), (number(f["advantage"]), ""),
                (number(f["sampled"]) + ("+" if line.truncated else ""), ""),
                (share(f["masked"], f["sampled"]), "$text-warning" if f["masked"] else ""), (ratio(far), alarm),
                (share(f["mismatched"], f["sampled"]), ""), (number(f["staleness_max"]), ""))  # fmt: skip
-    return (*head, *figures, (line.response, "$quiet")) if wide else (*head, *figures)
+    return ((line.prompt_id, ""), *figures, (line.response, "$quiet")) if wide else ((line.prompt_id, ""), *figures)
 
 
 class TracesScreen(MoltScreen):
@@ -142,7 +142,8 @@ class TracesScreen(MoltScreen):
 
     def _fill(self) -> None:
         table = self.query_one(KeyTable)
-        columns = WIDE if self.wide else NARROW
+        several = bool(self.everything or self.words)
+        columns = (*((STEP,) if several else ()), *(WIDE if self.wide else NARROW))
         named = SORTED_COLUMN.get(self.order)
         mark = "▲" if ORDERS[self.order] == self.reversed else "▼"
         table.set_columns(
@@ -150,7 +151,11 @@ class TracesScreen(MoltScreen):
         )
         if self.view is not None or self.problem:
             table.set_empty(f"  {self.problem or ('no rollout contains this text' if self.words else 'no rollouts')}")
-        table.set_rows([Row(key, cells(line, self.wide)) for key, line in self.lines.items()])
+        wide = self.wide
+        table.set_rows([
+            Row(key, (*(((str(line.place.step), "$quiet"),) if several else ()), *cells(line, wide)))
+            for key, line in self.lines.items()
+        ])  # fmt: skip
         self._show_top()
         self._show_preview()
 

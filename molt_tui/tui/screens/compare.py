@@ -13,7 +13,7 @@ from textual.widgets import ContentSwitcher, Footer, Static
 from molt_tui.bands import BandPoint, Spread
 from molt_tui.comparison import AXES, DEFAULT_METRIC, MAX_SUBJECTS, Comparison, short
 from molt_tui.text import clean
-from molt_tui.tui import format
+from molt_tui.tui import clipboard, format
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.prompts import Ask, Pick
 from molt_tui.tui.screens.runs import update

@@ -66,25 +66,6 @@ class Rollout:
     def sampled(self) -> int:
         return sum(s.sampled for s in self.segments)
 
-    def version_range(self) -> tuple[int, int] | None:
-        """Oldest and newest policy version among the sampled tokens; None when nothing was sampled."""
-        seen = [s.versions[s.loss_mask] for s in self.segments if s.sampled]
-        if not seen:
-            return None
-        return int(min(v.min() for v in seen)), int(max(v.max() for v in seen))
-
-
-@dataclass
-class Group:
-    """All rollouts of one prompt. `admitted_version` is the policy version when the group was admitted."""
-
-    group_id: str
-    prompt_id: str
-    rollouts: list[Rollout]
-    admitted_version: int = 0
-    failed: int = 0
-    retried: int = 0
-
 
 def check_segment(segment: Segment, *, vocab_size: int | None = None, newest_version: int | None = None) -> None:
     """Raise InvariantError with the first broken invariant; silent when the segment is sound."""

@@ -24,7 +24,7 @@ from engine.algo.kl import adapted_coef, kl_estimate
 from engine.algo.loss import PolicySettings, kl_sums
 from engine.algo.sums import Sums, add_sums
 from engine.compat import moe_layers
-from engine.config import Config
+from engine.config import Config, KlConfig
 from engine.placement import free_port
 from engine.records import InvariantError
 from engine.sync.transfer import Link, WeightManifest, WeightSender
@@ -84,31 +84,29 @@ class _Batch:
 
 @dataclass
 class KlControl:
-    """The KL of a run: where it enters, its coefficient, and the sums that `measure` left for the next `train`."""
+    """The KL of a run: its settings, the coefficient of now, and the sums that `measure` left for the next `train`."""
 
-    coef: float
-    estimator: str
-    in_loss: bool
-    to_rollout: bool
-    target: float | None
+    settings: KlConfig
     rollouts: int
-    horizon: int
+    coef: float
     measured: Sums = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Config) -> KlControl:
-        kl, rollouts = config.algo.kl, config.rollouts_per_batch
-        if config.distills:
-            return cls(1.0, "k1", False, False, None, rollouts, kl.horizon)
-        return cls(kl.init_coef, kl.estimator, kl.use_loss, kl.ref == "rollout", kl.target, rollouts, kl.horizon)
+        settings = KlConfig(init_coef=1.0, estimator="k1") if config.distills else config.algo.kl
+        return cls(settings, config.rollouts_per_batch, settings.init_coef)
+
+    @property
+    def to_rollout(self) -> bool:
+        return self.settings.ref == "rollout"
 
     def step(self, kl: float | None) -> dict[str, float]:
         """Adapt after a batch with this mean KL; returns the metric of the coefficient that was used, if there is one."""
         if not self.coef:
             return {}
         used = {"loss/kl_coef": self.coef}
-        if self.target is not None and kl is not None:
-            self.coef = adapted_coef(self.coef, kl, self.target, self.rollouts, self.horizon)
+        if self.settings.target is not None and kl is not None:
+            self.coef = adapted_coef(self.coef, kl, self.settings.target, self.rollouts, self.settings.horizon)
         return used
 
 
@@ -213,7 +211,7 @@ class Trainer:
         reference_BT = batch.rollout_logprobs_BT
         if not self.kl.to_rollout and self.reference is not None:
             reference_BT = self.reference.logprobs(batch, sampled_BT)
-        kl_BT = kl_estimate(logprobs_BT, reference_BT, self.kl.estimator, self.kl.to_rollout)
+        kl_BT = kl_estimate(logprobs_BT, reference_BT, self.kl.settings.estimator, self.kl.to_rollout)
         self.kl.measured = add_sums(self.kl.measured, kl_sums(kl_BT, batch.mask_BT))
         return -self.kl.coef * kl_BT
 
@@ -325,7 +323,8 @@ class Trainer:
     def _policy_settings(self) -> PolicySettings:
         settings = policy_settings(self.config, self.live.get("algo.advantage.is_correction_threshold"))
         kl = self.kl
-        return replace(settings, kl_coef=kl.coef * kl.in_loss, kl_estimator=kl.estimator, kl_to_rollout=kl.to_rollout)
+        in_loss = kl.coef * kl.settings.use_loss
+        return replace(settings, kl_coef=in_loss, kl_estimator=kl.settings.estimator, kl_to_rollout=kl.to_rollout)
 
     def set_live(self, knobs: dict[str, Any]) -> None:
         """Take over live settings; names of others than the trainer's are ignored."""

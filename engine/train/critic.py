@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 import torch
 from torch import nn
@@ -47,8 +49,8 @@ class Critic:
     @torch.no_grad()
     def values(self, batch: MicroBatch) -> torch.Tensor:
         """Values (B, T) under the present weights."""
-        values_BT = self._forward(batch)
-        self._end()
+        with self._replayed(batch):
+            values_BT = self.model(batch.input_ids_BT)
         self.model.reshard()
         return values_BT
 
@@ -57,9 +59,10 @@ class Critic:
         self.model.set_requires_gradient_sync(last)
         old_BT = _aligned(batch, [order.samples[s].values for s in batch.samples])
         returns_BT = _aligned(batch, [order.samples[s].returns for s in batch.samples])
-        loss, sums = value_loss(self._forward(batch), old_BT, returns_BT, batch.mask_BT, self._config.value_clip, counts)
-        (loss * world).backward()
-        self._end()
+        with self._replayed(batch):
+            values_BT = self.model(batch.input_ids_BT)
+            loss, sums = value_loss(values_BT, old_BT, returns_BT, batch.mask_BT, self._config.value_clip, counts)
+            (loss * world).backward()
         return sums
 
     def step(self, max_norm: float, lr_scale: float) -> float:
@@ -67,14 +70,8 @@ class Critic:
         set_learning_rate(self.optimizer, self._config.adam.lr * lr_scale)
         return update(self.optimizer, self.model.parameters(), max_norm)
 
-    def _forward(self, batch: MicroBatch) -> torch.Tensor:
-        if self._routing is not None:
-            self._routing.begin(batch.routing)
-        return self.model(batch.input_ids_BT)
-
-    def _end(self) -> None:
-        if self._routing is not None:
-            self._routing.cancel()
+    def _replayed(self, batch: MicroBatch) -> AbstractContextManager:
+        return self._routing.unmeasured(batch.routing) if self._routing else nullcontext()
 
 
 def _aligned(batch: MicroBatch, rows: list[np.ndarray | None]) -> torch.Tensor:

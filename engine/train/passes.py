@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,13 +89,8 @@ def replayed_logprobs(
     policy: PolicyModel, batch: MicroBatch, wanted_BT: torch.Tensor, routing: RoutingReplay | None
 ) -> torch.Tensor:
     """Log-probs (B, T) of the wanted tokens, with the replay of the training pass but not measured."""
-    if routing is not None:
-        routing.begin(batch.routing)
-    try:
+    with routing.unmeasured(batch.routing) if routing else nullcontext():
         return logprob_pass(policy, batch.input_ids_BT, wanted_BT, batch.temperatures_BT, batch.packing)
-    finally:
-        if routing is not None:
-            routing.cancel()
 
 
 def trace_rows(

@@ -7,6 +7,8 @@ recomputed layer replays them too. Without replay the same hooks only measure ho
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,9 +60,14 @@ class RoutingReplay:
         live_NLk = torch.stack([ids for ids in self._live if ids is not None], dim=1)
         return routing_sums(targets, live_NLk, self._consumed)
 
-    def cancel(self) -> None:
-        """Forget the targets without measuring, for passes that do not train."""
-        self._targets = None
+    @contextmanager
+    def unmeasured(self, targets: RoutingTargets) -> Iterator[None]:
+        """Replay without measuring: for passes that do not train the policy."""
+        self.begin(targets)
+        try:
+            yield
+        finally:
+            self._targets = None
 
     def _choose(self, index: int, live_Nk: torch.Tensor) -> torch.Tensor:
         """The ids of one router for this pass; a recomputation gets those of the first pass, whatever the rounding says."""

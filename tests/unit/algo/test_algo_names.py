@@ -2,7 +2,6 @@ import math
 import subprocess
 import sys
 from itertools import product
-from typing import get_args
 
 import pytest
 from test_correction import ALLOWED
@@ -11,7 +10,6 @@ from engine.algo import names
 from engine.algo.advantage import ESTIMATORS
 from engine.algo.correction import DIVERGENCES
 from engine.algo.loss import AGGREGATIONS, POLICY_LOSSES
-from engine.config import ActorConfig, AdvantageConfig, KlConfig
 
 
 def test_names_equal_the_registries():
@@ -20,22 +18,6 @@ def test_names_equal_the_registries():
     assert set(names.LOSS_MODES) == set(POLICY_LOSSES)
     assert set(names.AGGREGATIONS) == set(AGGREGATIONS)
     assert set(names.GATINGS) == {"ratio", *DIVERGENCES}
-
-
-@pytest.mark.parametrize(
-    ("section", "field", "known"),
-    [
-        (AdvantageConfig, "estimator", names.ESTIMATOR_NAMES),
-        (AdvantageConfig, "is_correction_level", names.LEVELS),
-        (AdvantageConfig, "is_correction_mode", names.MODES),
-        (AdvantageConfig, "is_correction_gating", names.GATINGS),
-        (KlConfig, "estimator", names.KL_ESTIMATORS),
-        (ActorConfig, "loss_mode", names.LOSS_MODES),
-        (ActorConfig, "loss_agg_mode", names.AGGREGATIONS),
-    ],
-)
-def test_the_config_offers_exactly_these_names(section, field, known):
-    assert set(get_args(section.model_fields[field].annotation)) == set(known)
 
 
 def test_names_do_not_import_torch():

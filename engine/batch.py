@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from engine.agents.load import AgentError, load_module
-from engine.algo.advantage import ESTIMATORS, AdvantageInputs, Estimator, generalized_advantages
+from engine.algo.advantage import ESTIMATORS, AdvantageInputs, checked, generalized_advantages
 from engine.config import Config
 from engine.errors import one_line
 from engine.rollout.filtering import FILTER_REASONS
@@ -105,7 +105,7 @@ def load_own_estimator(path: Path) -> None:
     if not callable(compute):
         raise AgentError(f"{flag}: {path.name} must export a function `estimator(inputs)`")
     example = AdvantageInputs(torch.tensor([1.0, 0.0]), torch.tensor([0, 0]), torch.tensor([0, 1]), torch.ones(2, 2).bool())
-    ESTIMATORS["own"] = Estimator(compute, uses_groups=False)
+    ESTIMATORS["own"] = checked(compute)
     try:
         ESTIMATORS["own"](example)
     except Exception as error:

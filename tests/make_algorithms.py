@@ -38,14 +38,13 @@ def entries(title: str, functions: Mapping[str, Callable]) -> list[str]:
 
 def page() -> str:
     """The whole page."""
-    estimators = {name: estimator.compute for name, estimator in ESTIMATORS.items()}
     shaping = {"Length penalties": shaped_reward, "Dynamic filter": filtered}
     kl = {"Estimates": kl_estimate, "Adaptive coefficient": adapted_coef}
     correction = {"Weights": importance_weights, "Divergences: binary_kl": DIVERGENCES["binary_kl"],
                   "Divergences: tv": DIVERGENCES["tv"], "Metrics": finish_correction}  # fmt: skip
     lines = ["# Algorithms", "", "Generated from the code by `python -m tests.make_algorithms`.", ""]
     lines += ["## What was measured", "", MEASURED.read_text().strip(), ""]
-    lines += entries("Advantage estimators (algo.advantage.estimator)", estimators)
+    lines += entries("Advantage estimators (algo.advantage.estimator)", ESTIMATORS)
     lines += [f"With a group baseline, so several rollouts per prompt: {', '.join(GROUP_ESTIMATORS)}. "
               f"With rewards of single tokens, such as a KL: {', '.join(TOKEN_REWARD_ESTIMATORS)}.", ""]  # fmt: skip
     lines += entries("Rewards before that", shaping)

@@ -1,11 +1,12 @@
 """Advantage estimators: rewards of rollouts in, one advantage per sampled token out.
 
 Shapes: S segments, T positions, R rollouts. A rollout has one or more segments. A new estimator is one function with
-`@estimator(name, uses_groups=...)` above it and its name in `names.py`.
+`@estimator(name)` above it and its name in `names.py`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import NamedTuple
 
 import torch
@@ -46,39 +47,35 @@ class AdvantageInputs:
             raise ValueError(f"rollout_S {tuple(self.rollout_S.shape)} must have one entry per row of mask_ST")
 
 
-@dataclass(frozen=True)
-class Estimator:
-    """A registered estimator; `uses_groups`: its baseline needs several rollouts per prompt."""
-
-    compute: Callable[[AdvantageInputs], torch.Tensor]
-    uses_groups: bool
-
-    def __call__(self, inputs: AdvantageInputs) -> torch.Tensor:
-        """Advantages of shape (S, T) in the dtype of the rewards, 0 off the mask and for missing rewards.
-
-        Raises ValueError for a result of another shape.
-        """
-        advantages_ST = self.compute(inputs)
-        if advantages_ST.shape != inputs.mask_ST.shape:
-            raise ValueError(f"an estimator returns one advantage per token, shape {tuple(inputs.mask_ST.shape)}, "
-                             f"not {tuple(advantages_ST.shape)}")  # fmt: skip
-        return advantages_ST.to(inputs.rewards_R.dtype)
-
-
+Estimator = Callable[[AdvantageInputs], torch.Tensor]
 ESTIMATORS: dict[str, Estimator] = {}
 
 
-def estimator(name: str, *, uses_groups: bool) -> Callable:
+def estimator(name: str) -> Callable[[Estimator], Estimator]:
     """Register a function of AdvantageInputs, returning float64 advantages of shape (S, T), under `name`."""
 
-    def register(compute: Callable[[AdvantageInputs], torch.Tensor]) -> Callable[[AdvantageInputs], torch.Tensor]:
-        ESTIMATORS[name] = Estimator(compute, uses_groups)
+    def register(compute: Estimator) -> Estimator:
+        ESTIMATORS[name] = checked(compute)
         return compute
 
     return register
 
 
-@estimator("reinforce", uses_groups=False)
+def checked(compute: Estimator) -> Estimator:
+    """The estimator with its result in the dtype of the rewards; it raises ValueError for a result of another shape."""
+
+    @wraps(compute)
+    def advantages(inputs: AdvantageInputs) -> torch.Tensor:
+        advantages_ST = compute(inputs)
+        if advantages_ST.shape != inputs.mask_ST.shape:
+            raise ValueError(f"an estimator returns one advantage per token, shape {tuple(inputs.mask_ST.shape)}, "
+                             f"not {tuple(advantages_ST.shape)}")  # fmt: skip
+        return advantages_ST.to(inputs.rewards_R.dtype)
+
+    return advantages
+
+
+@estimator("reinforce")
 def reinforce(inputs: AdvantageInputs) -> torch.Tensor:
     """Whitened discounted return; every segment is a row of its own with the reward at its last sampled token.
 
@@ -89,7 +86,7 @@ def reinforce(inputs: AdvantageInputs) -> torch.Tensor:
     return torch.where(mask_ST, returns_ST, 0) if inputs.no_whiten else whiten(returns_ST, mask_ST)
 
 
-@estimator("gae", uses_groups=False)
+@estimator("gae")
 def gae(inputs: AdvantageInputs) -> torch.Tensor:
     """Whitened A_t = delta_t + gamma * lam * A_(t+1) with delta_t = r_t + gamma * V_(t+1) - V_t, rewards as in reinforce.
 
@@ -106,18 +103,17 @@ def generalized_advantages(inputs: AdvantageInputs) -> torch.Tensor:
     Tokens off the mask are transparent: value and advantage of the next sampled token pass through them undiscounted.
     """
     rewards_ST, mask_ST = _token_rewards(inputs)
-    advantages_ST = torch.zeros_like(rewards_ST)
     values_ST = torch.zeros_like(rewards_ST) if inputs.values_ST is None else inputs.values_ST.double()
-    next_value_S = next_advantage_S = rewards_ST.new_zeros(len(rewards_ST))
-    for t in reversed(range(rewards_ST.shape[1])):
-        delta_S = rewards_ST[:, t] + inputs.gamma * next_value_S - values_ST[:, t]
-        next_advantage_S = torch.where(mask_ST[:, t], delta_S + inputs.gamma * inputs.lam * next_advantage_S, next_advantage_S)
-        next_value_S = torch.where(mask_ST[:, t], values_ST[:, t], next_value_S)
-        advantages_ST[:, t] = torch.where(mask_ST[:, t], next_advantage_S, 0)
-    return advantages_ST
+    # Sampled tokens first in each row, so that the next one is the next column.
+    order_ST = mask_ST.int().argsort(dim=1, descending=True, stable=True)
+    sampled_ST = mask_ST.gather(1, order_ST)
+    values_ST = torch.where(sampled_ST, values_ST.gather(1, order_ST), 0)
+    deltas_ST = rewards_ST.gather(1, order_ST) + inputs.gamma * pad(values_ST[:, 1:], (0, 1)) - values_ST
+    advantages_ST = discounted_returns(torch.where(sampled_ST, deltas_ST, 0), inputs.gamma * inputs.lam)
+    return torch.zeros_like(rewards_ST).scatter(1, order_ST, torch.where(sampled_ST, advantages_ST, 0))
 
 
-@estimator("on_policy_distill", uses_groups=False)
+@estimator("on_policy_distill")
 def on_policy_distill(inputs: AdvantageInputs) -> torch.Tensor:
     """-(log pi - log pi_teacher) of each token, which comes in as token reward: the reverse KL, without any reward of rollouts
     (Lu et al., "On-Policy Distillation", 2025)."""
@@ -126,7 +122,7 @@ def on_policy_distill(inputs: AdvantageInputs) -> torch.Tensor:
     return torch.where(inputs.mask_ST, inputs.token_rewards_ST.double(), 0)
 
 
-@estimator("grpo", uses_groups=True)
+@estimator("grpo")
 def grpo(inputs: AdvantageInputs) -> torch.Tensor:
     """(r - group mean) / (group std + 1e-9), the same for every token of every segment of the rollout.
 
@@ -137,13 +133,13 @@ def grpo(inputs: AdvantageInputs) -> torch.Tensor:
     return _spread(inputs, group.centered_R / (group.std_R + _STD_EPSILON))
 
 
-@estimator("dr_grpo", uses_groups=True)
+@estimator("dr_grpo")
 def dr_grpo(inputs: AdvantageInputs) -> torch.Tensor:
     """r - group mean, without division by the std (Liu et al., "Understanding R1-Zero-Like Training", 2025)."""
     return _spread(inputs, _group_statistics(inputs).centered_R)
 
 
-@estimator("rloo", uses_groups=True)
+@estimator("rloo")
 def rloo(inputs: AdvantageInputs) -> torch.Tensor:
     """r - mean of the group's other rewards; a reward alone in its group stays as it is (Ahmadian et al., "Back to Basics",
     2024)."""
@@ -154,7 +150,7 @@ def rloo(inputs: AdvantageInputs) -> torch.Tensor:
     return _spread(inputs, torch.where(alone_R, rewards_R, others_R))
 
 
-@estimator("reinforce_baseline", uses_groups=True)
+@estimator("reinforce_baseline")
 def reinforce_baseline(inputs: AdvantageInputs) -> torch.Tensor:
     """r - group mean, whitened over the sampled tokens of the batch (Hu et al., "REINFORCE++", 2025)."""
     advantages_ST = _spread(inputs, _group_statistics(inputs).centered_R)

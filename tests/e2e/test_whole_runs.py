@@ -76,3 +76,14 @@ def test_a_dense_run_in_fp32_is_synchronous_and_exact(start_run):
         assert "routing/mismatch_frac" not in metrics
         assert metrics["queue/capacity"] == 8
     assert steps[10]["metrics"]["optim/grad_norm"] > 0
+
+
+@pytest.mark.long
+def test_evaluation_alone_trains_nothing(start_run):
+    live = start_run("demo", *SMALL, "--eval.eval_only", "--eval.temperature", "0.8", "--eval.n_samples_per_prompt", "4")
+    assert live.end() == 0, live.log()
+    (event,) = live.evals()
+    found = {key.removeprefix("eval/number_sorting/"): value for key, value in event["metrics"].items()}
+    assert found["rollouts"] == 80 and found["version"] == 0
+    assert 0 <= found["pass_at_1"] <= found["pass_at_2"] <= found["pass_at_4"] <= 1
+    assert not live.steps() and live.status().phase == "completed"

@@ -14,7 +14,8 @@ from engine.algo.loss import AGGREGATIONS, POLICY_LOSSES
 
 def test_names_equal_the_registries():
     assert set(names.ESTIMATOR_NAMES) == {*ESTIMATORS, "own"}
-    assert set(names.GROUP_ESTIMATORS) == {name for name, estimator in ESTIMATORS.items() if estimator.uses_groups}
+    assert not set(names.GROUP_ESTIMATORS) & set(names.TOKEN_REWARD_ESTIMATORS)
+    assert {*names.GROUP_ESTIMATORS, *names.TOKEN_REWARD_ESTIMATORS} == set(names.ESTIMATOR_NAMES)
     assert set(names.LOSS_MODES) == set(POLICY_LOSSES)
     assert set(names.AGGREGATIONS) == set(AGGREGATIONS)
     assert set(names.GATINGS) == {"ratio", *DIVERGENCES}

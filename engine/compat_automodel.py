@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 # shard(model, experts_mesh): shards the decoder layers in place; experts_mesh is None without expert parallelism.
 Shard = Callable[[nn.Module, DeviceMesh | None], None]
@@ -37,12 +40,11 @@ def automodel_causal_lm(path: str, ep_size: int, attention: str, grouped_experts
     Built on the meta device, split by `shard`, then loaded, so that no rank ever holds the whole model.
     grouped_experts  torch's grouped matrix product, which needs bf16 on CUDA; else one expert after the other
     """
-    import torch.distributed as dist
     from nemo_automodel import NeMoAutoModelForCausalLM
+    from nemo_automodel.components.distributed import model_parallelizer
     from nemo_automodel.components.distributed.config import DistributedSetup, FSDP2Config
     from nemo_automodel.components.distributed.mesh import ParallelismSizes
     from nemo_automodel.components.models.common.utils import BackendConfig
-    from torch.distributed.fsdp import MixedPrecisionPolicy
 
     setup = DistributedSetup.build(
         # Without a compute type here AutoModel casts nothing; the real policy is that of `shard`.
@@ -54,23 +56,26 @@ def automodel_causal_lm(path: str, ep_size: int, attention: str, grouped_experts
         attn=attention, linear="torch", rms_norm="torch_fp32", dispatcher="torch", rope_fusion=False,
         experts="torch_mm" if grouped_experts else "torch", gate_precision="float32",
     )  # fmt: skip
-    with _sharded_by(shard):
+    ours = _sharding(shard)
+    # Models that insist on splitting themselves have a parallelizer of their own.
+    with patch.object(model_parallelizer, "_DEFAULT_PARALLELIZER", ours):
         causal_lm = NeMoAutoModelForCausalLM.from_pretrained(
             path, torch_dtype=torch.float32, attn_implementation=attention, use_liger_kernel=False, backend=backend,
             distributed_setup=setup,
         )  # fmt: skip
+    if not ours.called:
+        raise RuntimeError("NeMo AutoModel parallelizes this model in its own way, which this engine cannot drive")
     for _, gate in gates(causal_lm):
         gate.aux_loss_coeff = 0.0  # in training mode it would add the balance loss of pre-training to every gradient
     return causal_lm
 
 
-@contextmanager
-def _sharded_by(shard: Shard) -> Iterator[None]:
-    """Let AutoModel call `shard` where it would split a model itself. RuntimeError for models that insist on their own way."""
-    from nemo_automodel.components.distributed import model_parallelizer
+def _sharding(shard: Shard) -> Any:
+    """A parallelizer for AutoModel that splits the experts as AutoModel does and leaves the rest to `shard`."""
+    from nemo_automodel.components.distributed.parallelizer import ModelParallelizer
     from nemo_automodel.components.moe.parallelizer import apply_ep
 
-    class Ours(model_parallelizer.ModelParallelizer):
+    class Sharding(ModelParallelizer):
         called = False
 
         def parallelize(self, model: nn.Module, mesh_context: Any, /) -> nn.Module:
@@ -81,14 +86,7 @@ def _sharded_by(shard: Shard) -> Iterator[None]:
             shard(model, None if moe_mesh is None else moe_mesh["ep_shard"])
             return model
 
-    before, ours = model_parallelizer._DEFAULT_PARALLELIZER, Ours()
-    model_parallelizer._DEFAULT_PARALLELIZER = ours
-    try:
-        yield
-    finally:
-        model_parallelizer._DEFAULT_PARALLELIZER = before
-    if not ours.called:
-        raise RuntimeError("NeMo AutoModel parallelizes this model in its own way, which this engine cannot drive")
+    return Sharding()
 
 
 def gates(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -99,17 +97,8 @@ def gates(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def replace_choice(gate: nn.Module, choose: Choose) -> None:
-    """Let `choose(live ids (N, k))` give the ids of every forward pass; the gate gathers their weights from its live scores."""
-    gate.router_replay = _Chooser(choose)
+    """Let `choose(live ids (N, k))` give the ids of every forward pass; the gate gathers their weights from its live scores.
 
-
-class _Chooser:
-    """Stands in for AutoModel's RouterReplay, which cannot keep single rows."""
-
-    def __init__(self, choose: Choose) -> None:
-        self.apply = choose
-
-
-def hf_tensors(model: nn.Module, name: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """Names and tensors of one whole parameter as checkpoints spell them, by the adapter of an AutoModel class."""
-    return model.state_dict_adapter.convert_single_tensor_to_hf(name, tensor)
+    In the place of AutoModel's RouterReplay, which cannot keep single rows.
+    """
+    gate.router_replay = SimpleNamespace(apply=choose)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 from typing import Any
+
+import numpy as np
 
 from engine.metrics import spread
 
@@ -18,28 +19,26 @@ class GpuMonitor:
 
     def __init__(self) -> None:
         self._samples: list[tuple[str, float, float]] = []
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        if shutil.which(_QUERY[0]) is None:
-            return
-        self._process = subprocess.Popen(_QUERY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
-
-    def _read(self, lines: Any) -> None:
-        for line in lines:
-            index, *numbers = (part.strip() for part in line.split(","))
-            if len(numbers) == 3 and all(number.isdigit() for number in numbers):
-                use, used, total = map(float, numbers)
-                self._samples.append((f"gpu-{index}", use / 100, used / total))
+        self._thread: threading.Thread | None = None
 
     def take(self) -> dict[str, Any]:
         """host/gpu_* as means since the last call; the first call starts the sampling."""
-        if self._process is None:
-            self.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._sample, daemon=True)
+            self._thread.start()
         samples, self._samples = self._samples, []
-        labels = sorted({label for label, _, _ in samples})
-        mean = {label: [sum(x) / len(x) for x in zip(*(s[1:] for s in samples if s[0] == label))] for label in labels}
-        return spread("host/gpu_util", {label: m[0] for label, m in mean.items()}, worst_is_high=False) | spread(
-            "host/gpu_mem", {label: m[1] for label, m in mean.items()}
-        )
+        found = {}
+        for column, name in ((1, "host/gpu_util"), (2, "host/gpu_mem")):
+            means = {gpu: float(np.mean([s[column] for s in samples if s[0] == gpu])) for gpu in {s[0] for s in samples}}
+            found |= spread(name, means, worst_is_high=name == "host/gpu_mem")
+        return found
+
+    def _sample(self) -> None:
+        try:
+            process = subprocess.Popen(_QUERY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            return
+        for line in process.stdout or ():
+            index, *numbers = (part.strip() for part in line.split(","))
+            if len(numbers) == 3 and all(number.isdigit() for number in numbers):
+                self._samples.append((f"gpu-{index}", int(numbers[0]) / 100, int(numbers[1]) / int(numbers[2])))

@@ -90,7 +90,7 @@ class PolicyModel(nn.Module):
         """
         inputs_BT = input_ids_BT[:, :-1]
         if self._attention is not None:
-            self._attention.begin(packing, inputs_BT.device)
+            self._attention.packing = packing
         if packing is None:
             hidden_ND = hidden_states(backbone(self.lm), inputs_BT).flatten(0, 1)
         else:

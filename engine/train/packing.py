@@ -5,9 +5,8 @@ Attention stays inside each segment: with torch's variable-length kernel in bf16
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,38 +20,33 @@ class Packing:
 
     kept_N       indices into the flattened inputs (B, T - 1) of the padded micro-batch
     positions_1N position of each input in its segment
-    lengths      inputs of each segment, in order
+    lengths      inputs of each segment, in order; bounds: their running sum from 0, int32
     """
 
     kept_N: torch.Tensor
     positions_1N: torch.Tensor
+    bounds: torch.Tensor
     lengths: list[int]
 
     @classmethod
     def of(cls, lengths: list[int], width: int, device: torch.device) -> Packing:
         """`lengths` tokens of the rows of a micro-batch of `width` columns; the last token of each is no input."""
-        inputs = [length - 1 for length in lengths]
-        positions_N = torch.cat([torch.arange(n) for n in inputs])
-        rows_N = torch.repeat_interleave(torch.arange(len(inputs)), torch.tensor(inputs))
-        kept_N = rows_N * (width - 1) + positions_N
-        return cls(kept_N.to(device), positions_N[None].to(device), inputs)
+        inputs = torch.tensor(lengths) - 1
+        is_input_BT = torch.arange(width - 1) < inputs[:, None]
+        row_N, position_N = is_input_BT.nonzero(as_tuple=True)
+        bounds = nn.functional.pad(inputs.cumsum(0), (1, 0)).int()
+        tensors = (row_N * (width - 1) + position_N, position_N[None], bounds)
+        return cls(*(tensor.to(device) for tensor in tensors), inputs.tolist())
 
     def unpack(self, packed_NX: torch.Tensor, count: int) -> torch.Tensor:
         """Put rows back among `count` padded inputs; what was padding is 0."""
         return packed_NX.new_zeros(count, *packed_NX.shape[1:]).index_copy(0, self.kept_N, packed_NX)
 
 
-@dataclass
 class PackedAttention:
     """What the attention modules of one model share: the packing of the present micro-batch, recomputation included."""
 
     packing: Packing | None = None
-    bounds: torch.Tensor | None = field(default=None, repr=False)
-
-    def begin(self, packing: Packing | None, device: torch.device) -> None:
-        self.packing = packing
-        if packing is not None:
-            self.bounds = torch.tensor([0, *accumulate(packing.lengths)], dtype=torch.int32, device=device)
 
     def attend(
         self, q_1HND: torch.Tensor, k_1HND: torch.Tensor, v_1HND: torch.Tensor, scale: float | None = None, **_: Any
@@ -61,17 +55,16 @@ class PackedAttention:
         causal = partial(scaled_dot_product_attention, is_causal=True, scale=scale, enable_gqa=True)
         if self.packing is None:
             return causal(q_1HND, k_1HND, v_1HND)
-        lengths = self.packing.lengths
+        lengths, bounds = self.packing.lengths, self.packing.bounds
         if not q_1HND.is_cuda or q_1HND.dtype == torch.float32:
             parts = zip(*(x.split(lengths, dim=2) for x in (q_1HND, k_1HND, v_1HND)))
             return torch.cat([causal(*part) for part in parts], dim=2)
         from torch.nn.attention.varlen import varlen_attn
 
-        groups = q_1HND.shape[1] // k_1HND.shape[1]
+        groups, longest = q_1HND.shape[1] // k_1HND.shape[1], max(lengths)
         k_1HND, v_1HND = (x.repeat_interleave(groups, dim=1) for x in (k_1HND, v_1HND))
         q_NHD, k_NHD, v_NHD = (x[0].transpose(0, 1).contiguous() for x in (q_1HND, k_1HND, v_1HND))
-        longest = max(lengths)
-        out_NHD = varlen_attn(q_NHD, k_NHD, v_NHD, self.bounds, self.bounds, longest, longest, scale=scale, window_size=(-1, 0))
+        out_NHD = varlen_attn(q_NHD, k_NHD, v_NHD, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0))
         return out_NHD.transpose(0, 1)[None]
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from engine.compat_automodel import hf_tensors
-
 # Files of a model directory that hold weights or are written anew.
 _NOT_COPIED = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
 
@@ -35,8 +33,8 @@ def checkpoint_tensors(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, t
 
 def spelled(causal_lm: nn.Module, name: str, tensor: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
     """The same for a parameter of any model: AutoModel's classes know their own spelling."""
-    own = hasattr(causal_lm, "state_dict_adapter")
-    return hf_tensors(causal_lm, name, tensor) if own else checkpoint_tensors(name, tensor)
+    adapter = getattr(causal_lm, "state_dict_adapter", None)
+    return adapter.convert_single_tensor_to_hf(name, tensor) if adapter else checkpoint_tensors(name, tensor)
 
 
 def distinct_parameters(causal_lm: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -7,12 +7,11 @@ import socket
 import pytest
 import torch
 import torch.multiprocessing as multiprocessing
-from automodel_ranks import main
+from automodel_ranks import main, moe_layers_of, trainer_spec
 from helpers import save_tiny
-from two_ranks import CONFIG, train_all
+from two_ranks import train_all
 
 from engine.train.actor import Trainer
-from engine.train.plan import TrainerSpec
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nemo_automodel") is None, reason="nemo_automodel is not installed: make automodel"
@@ -35,9 +34,8 @@ def models(tmp_path_factory, mesh):
         shape = {"mlp_only_layers": [0]} if kind == "moe" else {"moe": False}
         path = save_tiny(folder / kind, layers=3, **shape)
         trainer = Trainer(get=lambda references: references)
-        settings = CONFIG.model_copy(update={"train": CONFIG.train.model_copy(update={"routing_replay": kind == "moe"})})
-        trainer.setup(TrainerSpec(settings, path))
-        found[kind] = path, train_all(trainer, ranks=1, budget=1000, layers=2 if kind == "moe" else None)
+        trainer.setup(trainer_spec(path))
+        found[kind] = path, train_all(trainer, ranks=1, budget=1000, layers=moe_layers_of(path))
     return found
 
 

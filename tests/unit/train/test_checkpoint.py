@@ -16,9 +16,9 @@ def model_path(tmp_path_factory, mesh):
     return save_tiny(tmp_path_factory.mktemp("model") / "tiny", tie=True)
 
 
-def trainer(model_path) -> Trainer:
+def trainer(model_path, offload="none") -> Trainer:
     made = Trainer(get=lambda references: references)
-    sections = {"train": {"routing_replay": True}, "actor": {"adam": {"lr": 1e-2}, "lr_scheduler": "cosine"}}
+    sections = {"fsdp": {"offload": offload}, "train": {"routing_replay": True}, "actor": {"adam": {"lr": 1e-2}, "lr_scheduler": "cosine"}}
     made.setup(TrainerSpec(config(**sections), model_path, total_steps=6))
     return made
 
@@ -27,15 +27,15 @@ def train(made: Trainer, steps: range) -> list[dict]:
     return [made.train(order(rollouts(6, seed=s), per_step=3, seed=s)).metrics for s in steps]
 
 
-@pytest.mark.parametrize("before", [0, 2])
-def test_resuming_is_bitwise_the_same(model_path, tmp_path, before):
-    first = trainer(model_path)
+@pytest.mark.parametrize(("before", "offload"), [(0, "none"), (2, "none"), (2, "optimizer")])
+def test_resuming_is_bitwise_the_same(model_path, tmp_path, before, offload):
+    first = trainer(model_path, offload)
     train(first, range(before))
     first.save(str(tmp_path / "step-000002"), b"queue")
     random_numbers = (torch.rand(3), np.random.rand(3), random.random())
     metrics = train(first, range(10, 12))
 
-    second = trainer(model_path)
+    second = trainer(model_path, offload)
     train(second, range(20, 21))
     second.set_live({"actor.adam.lr": 5.0})
     assert second.load(str(tmp_path / "step-000002")) == b"queue"

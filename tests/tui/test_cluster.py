@@ -104,7 +104,7 @@ def lines(view: JobView) -> str:
 def test_the_job_line_in_every_state_of_a_submission():
     assert lines(JOB) == "job 81299 on alps: jobs of higher priority come first; expected start 16:20"
     unknown = JobView("alps", submission="unknown", said="Socket timed out")
-    assert lines(unknown).startswith("▲ alps did not answer the submission")
+    assert lines(unknown).startswith("▲ alps gave no answer: the job is looked for")
     refused = JobView("alps", submission="refused", said="Invalid qos")
     assert lines(refused) == "✖ alps refused the job: Invalid qos"
     assert "p submits it again" in lines(JobView("alps", submission="absent"))

@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from molt_tui.draft import Draft
+from molt_tui.tui.cluster_view import JobView
+from molt_tui.tui.launch_view import Started
 from molt_tui.tui.screens.cluster import ClusterScreen
 from molt_tui.tui.screens.form import FormScreen
 from molt_tui.tui.screens.launch import LaunchScreen
@@ -254,6 +256,19 @@ async def test_a_refusal_of_the_submission_is_shown_in_slurms_words(open_app):
         await driver.press("ctrl+s")
         await driver.wait_for("✖ Slurm refuses the job: Invalid qos specification")
         assert isinstance(driver.app.screen, ReviewScreen)
+
+
+async def test_a_submission_without_an_answer_is_shown_as_that(open_app):
+    async with open_app() as driver:
+        words = "sums-moe: no answer from Slurm (Socket timed out); its job is looked for and never submitted twice"
+        driver.source.launch = lambda draft: Started((NEW_RUN,), (words,))
+        driver.source.shown_job = JobView("alps", submission="unknown", said="Socket timed out")
+        await driver.press("n", "enter", "o", "ctrl+s")
+        await driver.wait_for("ctrl+s submits it")
+        await driver.press("ctrl+s")
+        await until_on(driver, RunScreen)
+        await driver.wait_for("▲ alps gave no answer: the job is looked for, never submitted twice")
+        assert words in driver.notices()
 
 
 async def test_a_controller_that_is_down_is_asked_again_with_r(open_app):

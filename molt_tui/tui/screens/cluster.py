@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Footer, Static
 
+from molt_tui.text import clean
 from molt_tui.tui import format, glyphs
 from molt_tui.tui.cluster_view import ClusterView, JobRow, PartitionRow
 from molt_tui.tui.screens.base import MoltScreen
@@ -120,7 +121,7 @@ class ClusterScreen(RunControls, MoltScreen):
     def failed(self, topic: str, error: str) -> None:
         if topic == "clusters":
             self.asking = False
-        self.error = error
+        self.error = clean(error)
         self.fill()
 
     def on_resize(self, event: events.Resize) -> None:

@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Footer, Input, Static
 
 from molt_tui.draft import Draft
+from molt_tui.text import clean
 from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import Form, FormField, Started
 from molt_tui.tui.screens.base import MoltScreen
@@ -136,7 +137,9 @@ class FormScreen(MoltScreen):
 
     def failed(self, topic: str, error: str) -> None:
         self.starting = False
-        update(self.query_one("#problems", Static), Content.styled(f"{glyphs.MARK['critical']} {error}", "bold $text-error"))
+        update(
+            self.query_one("#problems", Static), Content.styled(f"{glyphs.MARK['critical']} {clean(error)}", "bold $text-error")
+        )
 
     def fill(self) -> None:
         form, draft = self.form, self.draft
@@ -159,7 +162,7 @@ class FormScreen(MoltScreen):
                 Row(ON, (("run on", ""), (place, "bold" if draft.on == "slurm" else ""), ("", "")))]  # fmt: skip
         for key, (label, empty, _) in OWN.items():
             if key != "samples" or draft.sweeps:
-                value = getattr(draft, key)
+                value = clean(getattr(draft, key))
                 rows.append(Row(key, ((label, ""), (value or empty, "" if value else "$quiet"), ("", ""))))
         return rows
 

@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from molt_tui.draft import Draft
+from molt_tui.text import clean
 from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import Checks, PastRun, Review, Started
 from molt_tui.tui.screens.base import MoltScreen
@@ -125,7 +126,7 @@ class ReviewScreen(MoltScreen):
         self.molt.opened_launch(value.ids)
 
     def failed(self, topic: str, error: str) -> None:
-        self.error = error
+        self.error = clean(error)
         if topic in ("checks", "launch"):
             self.busy = ""
         self.fill()
@@ -133,8 +134,8 @@ class ReviewScreen(MoltScreen):
     def fill(self) -> None:
         where = "Slurm" if self.draft.on == "slurm" else "this machine"
         count = len(self.review.runs) if self.review else 1
-        what = f"  {self.draft.recipe} on {where}" + (f", {count} runs as group {self.review.group}" if self.review and count > 1
-                                                      else "")  # fmt: skip
+        what = f"  {clean(self.draft.recipe)} on {where}"
+        what += f", {count} runs as group {self.review.group}" if self.review and count > 1 else ""
         update(self.query_one("#top", Static), Content.assemble((" Review ", "bold reverse"), what))
         update(self.query_one("#command", Static), Content(self.review.command if self.review else ""))
         tabs: list[tuple[str, str] | str] = []

@@ -10,6 +10,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Footer, Static
 
+from molt_tui.text import clean
 from molt_tui.tui import glyphs
 from molt_tui.tui.screens.base import MoltScreen
 
@@ -54,7 +55,7 @@ class StacksScreen(MoltScreen):
     def failed(self, topic: str, error: str) -> None:
         if topic == "stacks":
             self.asking = False
-            self._say(f"{glyphs.MARK['critical']} {error}", "bold $text-error")
+            self._say(f"{glyphs.MARK['critical']} {clean(error)}", "bold $text-error")
 
     def _say(self, text: str, style: str) -> None:
         self.query_one("#body", Static).update(Content.styled(text, style))

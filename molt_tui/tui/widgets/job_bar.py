@@ -32,9 +32,7 @@ def job_lines(view: JobView, now: float) -> list[Content]:
     """The submission while there is no job, else the job; then forecast and attempts."""
     style = "$quiet"
     if view.submission in ("unknown", "submitting") and not view.job_id:
-        first = (
-            f"{glyphs.MARK['warning']} {view.cluster} did not answer the submission; the job is looked for, not submitted twice"
-        )
+        first = f"{glyphs.MARK['warning']} {view.cluster} gave no answer: the job is looked for, never submitted twice"
         style = "$text-warning"
     elif view.submission == "refused":
         first, style = f"{glyphs.MARK['critical']} {view.cluster} refused the job: {view.said}", "$text-error"

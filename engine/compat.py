@@ -82,15 +82,30 @@ def moe_layers(model: nn.Module) -> list[MoeLayer]:
 
 def gloo_group(host: str, port: int, rank: int, world: int, timeout_s: float) -> Any:
     """A gloo process group that rendezvous at host:port, which rank 0 serves; blocks until all members are there."""
-    from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+    from torch.distributed import ProcessGroupGloo
+
+    options = ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=timeout_s)
+    # Named by address: the look-up of the own host name fails on machines that are in no name service.
+    options._devices = [ProcessGroupGloo.create_device(hostname=_address_towards(host, port))]
+    return ProcessGroupGloo(_rendezvous(host, port, rank, world, timeout_s), rank, world, options)
+
+
+def nccl_group(host: str, port: int, rank: int, world: int, timeout_s: float) -> Any:
+    """As gloo_group, over NCCL; the communicator is built by the first collective, on the current device."""
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=timeout_s)
+    return ProcessGroupNCCL(_rendezvous(host, port, rank, world, timeout_s), rank, world, options)
+
+
+def _rendezvous(host: str, port: int, rank: int, world: int, timeout_s: float) -> Any:
+    from torch.distributed import PrefixStore, TCPStore
 
     timeout = timedelta(seconds=timeout_s)
     store = TCPStore(host, port, world, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
-    options = ProcessGroupGloo._Options()
-    options._timeout = timeout
-    # Named by address: the look-up of the own host name fails on machines that are in no name service.
-    options._devices = [ProcessGroupGloo.create_device(hostname=_address_towards(host, port))]
-    return ProcessGroupGloo(PrefixStore("weights", store), rank, world, options)
+    return PrefixStore("weights", store)
 
 
 def _address_towards(host: str, port: int) -> str:
@@ -100,14 +115,34 @@ def _address_towards(host: str, port: int) -> str:
         return probe.getsockname()[0]
 
 
-def gloo_broadcast(group: Any, tensor: torch.Tensor) -> None:
-    """Broadcast rank 0's CPU tensor in place; raises RuntimeError on a time-out or a lost peer."""
+def broadcast(group: Any, tensor: torch.Tensor) -> Any:
+    """Start to broadcast rank 0's tensor in place. The work's `wait` raises RuntimeError on a time-out or a lost peer; on
+    CUDA it makes the current stream wait, not the caller."""
     from torch.distributed import BroadcastOptions
 
     options = BroadcastOptions()
     options.rootRank = 0
     options.rootTensor = 0
-    group.broadcast([tensor], options).wait()
+    options.asyncOp = True  # on CUDA: on NCCL's own stream, beside the current one
+    return group.broadcast([tensor], options)
+
+
+def fused_copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """targets[i].copy_(sources[i]) for all i, in few kernels."""
+    if targets:
+        torch._foreach_copy_(targets, sources)
+
+
+def ipc_handle(tensor: torch.Tensor) -> Any:
+    """What lets another process map a CUDA tensor of this one; picklable. The tensor has to outlive its use there."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    return reduce_tensor(tensor)
+
+
+def open_ipc_handle(handle: Any) -> torch.Tensor:
+    rebuild, arguments = handle
+    return rebuild(*arguments)
 
 
 # vLLM, in the process that holds AsyncLLM
@@ -155,7 +190,8 @@ def vllm_environment(device: str, tensor_parallel_size: int, cores: list[int] | 
     """Environment of an engine's core process. `cores`: the CPU cores its threads may use; None leaves it half of them."""
     values = {**_QUIET, "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "TOKENIZERS_PARALLELISM": "false"}
     if device == "cuda":
-        return values
+        # The second runner of the supported releases does not report the experts' choice.
+        return values | {"VLLM_USE_V2_MODEL_RUNNER": "0"}
     ranks = tensor_parallel_size
     values["OMP_NUM_THREADS"] = str(max(1, (len(cores) if cores else (os.cpu_count() or 1) // 2) // ranks))
     values["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"

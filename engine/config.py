@@ -230,6 +230,7 @@ class TraceConfig(Section):
 class PlacementConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where sampler and trainer run")
     ray_address: str | None = option(None, "an existing Ray cluster; empty: an own one on this machine")
+    colocate: bool = option(False, "sampler and trainer take turns on the same GPUs: one engine on the GPU of every trainer rank")
     pin_cores: bool = option(False, "split the machine's cores evenly between sampler and trainer (CPU)")
 
 

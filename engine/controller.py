@@ -89,6 +89,7 @@ class Controller:
         taken = await self._next_batch()
         if taken is None:
             return False
+        await self._hand_over_gpus()
         with self.timer.phase("prepare"):
             batch = await asyncio.to_thread(prepare, taken, self.live.max_staleness, self.config)
             batch.order.live = self.live.for_trainer()
@@ -98,7 +99,7 @@ class Controller:
                 measured = {sample: found for part in parts for sample, found in part.items()}
                 await asyncio.to_thread(set_advantages, batch, measured, self.config)
         reports = await self._train(batch)
-        sync = await self._publish() if reports[0].stepped else self._keep_version()
+        sync = await self._publish() if reports[0].stepped else await self._keep_version()
         gap = await self._probe() if sync else {}
         self.position.step += 1
         await self._report(taken, batch, reports, sync, gap)
@@ -143,8 +144,16 @@ class Controller:
                          pause_seconds=sync.pause_seconds, held=sync.held)  # fmt: skip
         return sync
 
-    def _keep_version(self) -> None:
+    async def _hand_over_gpus(self) -> None:
+        """Colocated: the engines hold their requests and sleep until the publication."""
+        if self.config.placement.colocate:
+            with self.timer.phase("sleep"):
+                await asyncio.gather(*[e.sleep() for e in self.cluster.engines])
+
+    async def _keep_version(self) -> None:
         """A batch without a token to train changes no weights: nothing is published and the version stays."""
+        if self.config.placement.colocate:
+            await asyncio.gather(*[e.resume() for e in self.cluster.engines])
         self.pool.published(self.position.version)
 
     async def _probe(self) -> dict[str, float]:

@@ -29,8 +29,8 @@ from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import RolloutPool, RunFailed
 from engine.rollout.transport import EngineDead, Sampling
-from engine.specs import engine_specs, group_limit_s, pool_settings, runner_spec, trainer_specs
-from engine.sync.publish import PublishError, publish
+from engine.specs import engine_specs, group_limit_s, pool_settings, resolve_device, runner_spec, trainer_specs
+from engine.sync.publish import PublishError, learn_copies, publish
 from engine.traces import TraceWriter, token_pieces
 from engine.wire import EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED, RunDir
 
@@ -91,17 +91,27 @@ class Attempt:
         await cluster.router.start([MailboxClient(e) for e in cluster.engines], (EngineDead, ray.exceptions.RayActorError))
         spec = runner_spec(config, model, self.run, infos[0]["vocab_size"])
         await asyncio.gather(*[r.start(spec, MailboxClient(cluster.router), ray.put) for r in cluster.runners])
-        await self._join_transfer_group()
+        await self._join_transfer_groups()
         return infos[0]
 
-    async def _join_transfer_group(self) -> None:
-        """One process group of trainer rank 0 and every engine worker; the trainer binds the port and publishes it."""
-        host, port = await self.cluster.trainers[0].free_address()
-        size = self.config.vllm.tensor_parallel_size
-        world = 1 + size * len(self.cluster.engines)
-        joins = [self.cluster.trainers[0].init_transfer(host, port, world)]
-        joins += [e.init_transfer(host, port, 1 + i * size, world) for i, e in enumerate(self.cluster.engines)]
+    async def _join_transfer_groups(self) -> None:
+        """Trainer rank 0 with every engine worker; colocated: each rank with the engine on its GPU."""
+        config, trainers, engines = self.config, self.cluster.trainers, self.cluster.engines
+        cuda = resolve_device(config) == "cuda"
+        pairs = [(t, [e]) for t, e in zip(trainers, engines)] if config.placement.colocate else [(trainers[0], engines)]
+        kind = "ipc" if config.placement.colocate else "nccl" if cuda else "gloo"
+        size = config.vllm.tensor_parallel_size
+        joins = []
+        for trainer, members in pairs:
+            host, port = await trainer.free_address()
+            world = 1 + size * len(members)
+            joins.append(trainer.init_transfer(kind, host, port, world))
+            joins += [e.init_transfer(kind, host, port, 1 + i * size, world) for i, e in enumerate(members)]
         await asyncio.gather(*joins)
+        if cuda:  # kernels for CPU keep the weights in a layout of their own
+            reasons = await learn_copies(trainers, engines, await trainers[0].weight_manifest())
+            if any(reasons):
+                self._phase("starting", f"weights go through vLLM's loaders: {next(filter(None, reasons))}")
 
     async def _controller(self, model: Path, info: dict[str, Any]) -> Controller:
         import ray

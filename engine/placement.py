@@ -36,6 +36,15 @@ class Remote:
         return Remote, (self._handle,)
 
 
+def resolve_device(config: Config) -> str:
+    """cpu or cuda; `auto` takes CUDA where there is one."""
+    if config.placement.device != "auto":
+        return config.placement.device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def split_cores(available: list[int], pin: bool) -> tuple[list[int] | None, list[int] | None]:
     """Cores of the sampler and of the trainer: an even split when pinned and possible, else None (shared)."""
     if not pin or len(available) < 2:
@@ -118,14 +127,16 @@ class Cluster:
         from engine.train.actor import Trainer
 
         config = self.config
-        gpu = 1 if self.config.placement.device == "cuda" else 0
-
+        gpu = 1.0 if resolve_device(config) == "cuda" else 0.0
         layout = self.layout()
+        shared = self._shared_gpus(layout) if config.placement.colocate else None
 
-        def spawn(cls: type, nodes: Sequence[str | None], concurrency: int, gpus: int, threads: int) -> list[Remote]:
+        def spawn(cls: type, nodes: Sequence[str | None], concurrency: int, gpus: float, threads: int) -> list[Remote]:
             environment = {"env_vars": {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}}
             options = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": concurrency, "runtime_env": environment}
             places = [{"resources": {node: 0.001}} if node else {} for node in nodes]
+            if gpus and shared:
+                options["num_gpus"], places = 0.5, shared
             return [Remote(ray.remote(cls).options(**options, **place).remote()) for place in places]
 
         counts = (config.vllm.num_engines, config.trainer_ranks, config.rollout.num_runners, 1)
@@ -138,6 +149,16 @@ class Cluster:
         self.trainers = spawn(Trainer, trainers, 1, gpu, max(1, threads // config.trainer_ranks))
         self.runners = spawn(AgentRunnerActor, runners, 10_000, 0, 1)
         self.router = spawn(Router, router, 10_000, 0, 1)[0]
+
+    def _shared_gpus(self, layout: Layout | None) -> list[dict[str, Any]]:
+        """Actor options that put engine i and trainer rank i on one GPU, for every i."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        nodes = layout.trainers if layout else [None] * self.config.trainer_ranks
+        group = ray.util.placement_group([{"GPU": 1, "CPU": 2} | ({node: 0.002} if node else {}) for node in nodes])
+        ray.get(group.ready(), timeout=JOIN_SECONDS)
+        return [{"scheduling_strategy": PlacementGroupSchedulingStrategy(group, i)} for i in range(len(nodes))]
 
     def cores(self) -> tuple[list[int] | None, list[int] | None]:
         return split_cores(sorted(os.sched_getaffinity(0)), self.config.placement.pin_cores)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.agents.runner import CLOSE_TIMEOUT_S
 from engine.config import Config
-from engine.placement import Cluster
+from engine.placement import Cluster, resolve_device
 from engine.rollout.engine import EngineSpec
 from engine.rollout.pool import PoolSettings
 from engine.rollout.runner import RunnerSpec
@@ -15,15 +15,6 @@ from engine.train.plan import TrainerSpec
 from engine.wire import RunDir
 
 RUNNER_SLACK_S = 30.0
-
-
-def resolve_device(config: Config) -> str:
-    """cpu or cuda; `auto` takes CUDA where there is one."""
-    if config.placement.device != "auto":
-        return config.placement.device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def engine_specs(config: Config, model: Path, cluster: Cluster) -> list[EngineSpec]:
@@ -47,6 +38,7 @@ def engine_specs(config: Config, model: Path, cluster: Cluster) -> list[EngineSp
             return_routed_experts=is_moe(model),
             cores=cores[index],
             index=index,
+            colocated=config.placement.colocate,
         )
         for index in range(vllm.num_engines)
     ]

@@ -59,7 +59,8 @@ def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
     for label in trainers:
         free[label] -= 1
     others = [label for label in labels if label not in trainer_nodes]
-    engines = _engine_nodes(others, trainer_nodes, free, whole, config)
+    colocated = config.placement.colocate
+    engines = trainers if colocated else _engine_nodes(others, trainer_nodes, free, whole, config)
     runner_nodes = others or labels
     runners = tuple(runner_nodes[i % len(runner_nodes)] for i in range(config.rollout.num_runners))
     return Layout(tuple(engines), trainers, runners, labels[0])
@@ -67,7 +68,7 @@ def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
 
 def check_gpus(available: int, config: Config) -> None:
     """Raises DoesNotFit when one machine has fewer GPUs than the actors hold: Ray would wait for them without an end."""
-    engines = config.vllm.num_engines * config.vllm.tensor_parallel_size
+    engines = 0 if config.placement.colocate else config.vllm.num_engines * config.vllm.tensor_parallel_size
     needed = engines + config.trainer_ranks
     if config.placement.device == "cuda" and available < needed:
         raise DoesNotFit(

@@ -376,3 +376,15 @@ def checkpoints_have_a_place(config: Config) -> Iterator[Problem]:
 def cores_are_pinned_on_cpu(config: Config) -> Iterator[Problem]:
     if config.placement.pin_cores and config.placement.device == "cuda":
         yield Problem("placement.pin_cores", "splits CPU cores between sampler and trainer; leave it off with device cuda")
+
+
+@rule
+def colocated_engines_have_a_rank_each(config: Config) -> Iterator[Problem]:
+    flag, ranks = "placement.colocate", config.trainer_ranks
+    if not config.placement.colocate:
+        return
+    if config.placement.device == "cpu":
+        yield Problem(flag, "shares GPUs, and placement.device is cpu; leave it off, or use --placement.device cuda")
+    if config.vllm.num_engines != ranks or config.vllm.tensor_parallel_size != 1:
+        yield Problem(flag, f"puts one engine of one GPU beside each of the {ranks} trainer ranks; use --vllm.num_engines {ranks}"
+                      " --vllm.tensor_parallel_size 1")  # fmt: skip

@@ -21,13 +21,15 @@ import numpy as np
 from engine import compat
 from engine.rollout.mailbox import MailboxHost
 from engine.rollout.transport import EngineDead, EngineStats, GenerateRequest, GenerateResult
+from engine.sync.link import LinkKind
 
 PING_SECONDS = 10.0
 
 
 @dataclass
 class EngineSpec:
-    """How one engine is started. `cores`: CPU cores its process and threads may use, None for no pinning."""
+    """How one engine is started. `cores`: CPU cores its process and threads may use, None for no pinning; `colocated`: on the GPU
+    of a trainer rank, so that it must be able to sleep."""
 
     model_path: str
     dtype: str = "bfloat16"
@@ -46,6 +48,7 @@ class EngineSpec:
     cores: list[int] | None = None
     index: int = 0
     hang_timeout_s: float = 300.0
+    colocated: bool = False
 
 
 @dataclass
@@ -84,6 +87,8 @@ class VllmEngine(MailboxHost):
         self._busy = _Stopwatch()
         self._pause_preemptions = 0
         self._scores = 0
+        self._asleep: set[str] = set()
+        self._manifest: Any = None
 
     async def start(self, spec: EngineSpec) -> dict[str, Any]:
         """Start vLLM and wait until it samples. Returns facts: vllm (release), import_s, start_s, max_model_len,
@@ -220,12 +225,36 @@ class VllmEngine(MailboxHost):
 
     # Weights
 
-    async def init_transfer(self, host: str, port: int, rank: int, world: int) -> None:
+    async def init_transfer(self, kind: LinkKind, host: str, port: int, rank: int, world: int) -> None:
         """Join the weight-transfer group; `rank` is that of this engine's first worker. Returns when all have joined."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        where = {"host": host, "port": port, "rank": rank, "world": world}
+        where = {"kind": kind, "host": host, "port": port, "rank": rank, "world": world}
         await self._call("join", self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=where)))
+
+    async def learn_copies(self, manifest: Any) -> str:
+        """While the trainer sends the weights that the engine already holds: learn to take publications as plain copies.
+
+        Returns why that is impossible, or nothing; publications then go through vLLM's loaders, which is slower.
+        """
+        answers = await self._rpc("learn_copies", vars(manifest))
+        self._manifest = manifest
+        reason = next((answer for answer in answers if answer), "")
+        if reason:
+            await self._rpc("forget_copies")
+        return reason
+
+    async def sleep(self) -> None:
+        """Pause and hand the GPU memory back, keeping the requests; `update_weights` and `resume` take it again."""
+        await self.pause()
+        await self._call("sleep", self._llm.sleep(1, mode="keep"))
+        self._asleep = {"weights", "kv_cache"}
+
+    async def _wake(self, tags: set[str]) -> None:
+        """Take back the memory of `tags` where it was handed back."""
+        if due := self._asleep & tags:
+            await self._call("wake", self._llm.wake_up(sorted(due)))
+            self._asleep -= due
 
     async def pause(self) -> int:
         self._check_alive()
@@ -250,7 +279,9 @@ class VllmEngine(MailboxHost):
             raise RuntimeError("update_weights on a sampling engine would blur version borders: call pause first")
         if version < self.version:
             raise ValueError(f"version {version} is older than the engine's {self.version}")
-        request = WeightTransferUpdateRequest(update_info=dict(vars(manifest)))
+        await self._wake({"weights"})
+        info = {"manifest": {} if manifest == self._manifest else dict(vars(manifest))}
+        request, self._manifest = WeightTransferUpdateRequest(update_info=info), manifest
         self._updating = True
         marks = [time.perf_counter()]
         try:
@@ -283,6 +314,7 @@ class VllmEngine(MailboxHost):
     async def resume(self) -> None:
         self._check_alive()
         if self._paused:
+            await self._wake({"weights", "kv_cache"})
             await self._call("resume", self._llm.resume_generation())
             self._paused = False
             self._busy.run(bool(self._flights))
@@ -319,10 +351,10 @@ class VllmEngine(MailboxHost):
         compat.fail_requests(llm)
         await asyncio.to_thread(llm.shutdown, 0)  # a core holds nothing to save; its own ending takes 7 s
 
-    async def _rpc(self, method: str) -> list[Any]:
+    async def _rpc(self, method: str, *args: Any) -> list[Any]:
         """One answer per worker."""
         self._check_alive()
-        return await self._call(method, self._llm.collective_rpc(method))
+        return await self._call(method, self._llm.collective_rpc(method, args=args))
 
     async def _call(self, what: str, call: Awaitable[Any], timeout: float | None = None) -> Any:
         """Await a call to the core; a core that ends would leave it unanswered, so its end is awaited beside it."""
@@ -399,6 +431,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         arguments["kv_cache_memory_bytes"] = int(spec.kv_cache_gb * 2**30)
         if spec.tensor_parallel_size == 1:
             arguments["distributed_executor_backend"] = "uni"
+    if spec.colocated:
+        arguments["enable_sleep_mode"] = True
     for name in ("enable_chunked_prefill", "max_num_batched_tokens"):
         if getattr(spec, name) is not None:
             arguments[name] = getattr(spec, name)

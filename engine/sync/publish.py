@@ -57,3 +57,14 @@ async def publish(trainers: Sequence[Any], engines: Sequence[Any], manifest: Any
     await _all("resuming the engines", [e.resume() for e in engines])
     ended = time.perf_counter()
     return PublishReport(manifest.total_bytes, ended - started, ended - paused, transferred - transfer, sum(held))
+
+
+async def learn_copies(trainers: Sequence[Any], engines: Sequence[Any], manifest: Any) -> list[str]:
+    """Before training, while every engine holds the trainer's weights: each learns to take publications as plain copies.
+
+    Returns for every engine why it cannot, or an empty string.
+    """
+    await _all("gathering the weights", [t.prepare_weights() for t in trainers])
+    learning = [e.learn_copies(manifest) for e in engines]
+    answers = await _all("learning the copies", learning + [t.send_weights() for t in trainers])
+    return answers[: len(engines)]

@@ -1,19 +1,16 @@
-"""Weights from trainer rank 0 to every engine worker: flat buckets, broadcast over one process group.
-
-Both ends plan the same buckets from the manifest, so only bytes travel. The group holds the trainer (rank 0) and all
-engine workers; gloo carries it on CPU and through host memory for tensors on a GPU.
-"""
+"""Weights from a trainer rank to engine workers: flat buckets that both ends plan alike from the manifest, so that only bytes
+travel; link.py carries them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from engine import compat
+from engine.sync.link import Link
 
 DEFAULT_BUCKET_BYTES = 256 << 20
 ALIGNMENT = 16  # a typed view into the flat buffer must start at a multiple of its item size
@@ -80,56 +77,50 @@ def plan_buckets(manifest: WeightManifest) -> list[Bucket]:
     return buckets
 
 
-class Link:
-    """The process group of trainer rank 0 and all engine workers; only rank 0 sends."""
-
-    def __init__(self, host: str, port: int, rank: int, world: int, device: str = "cpu", timeout_s: float = 300.0):
-        """Blocks until all `world` members have joined, at most timeout_s seconds. Rank 0 serves the rendezvous."""
-        self.rank, self.device = rank, torch.device(device)
-        self._group: Any = compat.gloo_group(host, port, rank, world, timeout_s)
-
-    def broadcast(self, flat: torch.Tensor) -> None:
-        """Fill `flat` (uint8, on the link's device) with rank 0's bytes; returns when done here."""
-        staged = flat if flat.device.type == "cpu" else flat.cpu()
-        compat.gloo_broadcast(self._group, staged)
-        if self.rank and staged is not flat:
-            flat.copy_(staged)
-
-
 class WeightSender:
     """The trainer's end. The manifest is fixed for the run, so the buckets are planned once."""
 
     def __init__(self, link: Link, manifest: WeightManifest):
         self.link, self.manifest = link, manifest
         self._buckets = plan_buckets(manifest)
+        self._packed: list[torch.Tensor] = []
 
-    def send(self, named: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """Broadcast the tensors, cast to the manifest's dtypes; returns the bytes sent.
+    def pack(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy the tensors into buckets, cast to the manifest's dtypes; the engines may go on sampling meanwhile.
 
-        `named` yields full tensors in manifest order. A wrong name or shape raises TransferError: the receivers then
-        wait until the link's time-out, so the run has to end.
+        `named` yields full tensors in manifest order. Raises TransferError on a wrong name or shape.
         """
         tensors = iter(named)
-        for bucket in self._buckets:
-            flat = torch.empty(bucket.nbytes, dtype=torch.uint8, device=self.link.device)
-            for slot in bucket.slots:
-                name, tensor = next(tensors, (None, None))
-                if name != slot.name or tuple(tensor.shape) != slot.shape:
-                    got = "nothing" if name is None else f"{name} {tuple(tensor.shape)}"
-                    raise TransferError(f"the manifest expects {slot.name} {slot.shape}, the trainer sent {got}")
-                slot.view(flat).copy_(tensor)
-            self.link.broadcast(flat)
+        packed = [self._pack_bucket(bucket, tensors) for bucket in self._buckets]
         if next(tensors, None) is not None:
-            raise TransferError("the trainer sent more than the manifest lists")
+            raise TransferError("the trainer has more weights than the manifest lists")
+        self._packed = packed
+
+    def _pack_bucket(self, bucket: Bucket, tensors: Iterator[tuple[str, torch.Tensor]]) -> torch.Tensor:
+        sources = []
+        for slot in bucket.slots:
+            name, tensor = next(tensors, (None, None))
+            if name != slot.name or tuple(tensor.shape) != slot.shape:
+                got = "nothing" if name is None else f"{name} {tuple(tensor.shape)}"
+                raise TransferError(f"the manifest expects {slot.name} {slot.shape}, the trainer has {got}")
+            sources.append(tensor)
+        flat = torch.empty(bucket.nbytes, dtype=torch.uint8, device=self.link.device)
+        compat.fused_copy([slot.view(flat) for slot in bucket.slots], sources)
+        return flat
+
+    def send(self) -> int:
+        """Send what `pack` left and free it; returns the bytes sent."""
+        if not self._packed:
+            raise TransferError("nothing is packed: call pack before every send")
+        self.link.send(self._packed)
+        self._packed = []
         return self.manifest.total_bytes
 
 
 def receive(link: Link, manifest: WeightManifest) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """The engine worker's end: yields the (name, tensor) pairs of one bucket after the other.
-
-    Each bucket has a buffer of its own, because vLLM's loaders keep the tensors until their layer is complete.
-    """
-    for bucket in plan_buckets(manifest):
-        flat = torch.empty(bucket.nbytes, dtype=torch.uint8, device=link.device)
-        link.broadcast(flat)
-        yield [(slot.name, slot.view(flat)) for slot in bucket.slots]
+    """The engine worker's end: yields the (name, tensor) pairs of one bucket after the other, in memory of their own:
+    vLLM's loaders keep the tensors until their layer is complete."""
+    buckets = plan_buckets(manifest)
+    for flat, bucket in zip(link.receive([b.nbytes for b in buckets]), buckets, strict=True):
+        own = flat if link.fresh else flat.clone()
+        yield [(slot.name, slot.view(own)) for slot in bucket.slots]

@@ -14,7 +14,9 @@ import torch
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
 from engine import compat
-from engine.sync.transfer import Link, TransferError, WeightManifest, receive
+from engine.sync.copies import CopyPlan, NotCopies, learn
+from engine.sync.link import Link, LinkKind, open_link
+from engine.sync.transfer import TransferError, WeightManifest, receive
 
 BACKEND = "molt"
 
@@ -23,6 +25,7 @@ BACKEND = "molt"
 class JoinInfo(WeightTransferInitInfo):
     """Where the transfer group meets; `rank` is that of this engine's first worker, `world` counts the trainer too."""
 
+    kind: LinkKind
     host: str
     port: int
     rank: int
@@ -30,40 +33,57 @@ class JoinInfo(WeightTransferInitInfo):
 
 
 @dataclass
-class ManifestInfo(WeightTransferUpdateInfo):
-    """A WeightManifest as it travels in the request."""
+class UpdateInfo(WeightTransferUpdateInfo):
+    """What is sent: the fields of a WeightManifest; empty when it is the one of the publication before."""
 
-    names: list[str]
-    dtypes: list[str]
-    shapes: list[list[int]]
-    bucket_bytes: int
-
-    def manifest(self) -> WeightManifest:
-        return WeightManifest(self.names, self.dtypes, [tuple(s) for s in self.shapes], self.bucket_bytes)
+    manifest: dict[str, Any]
 
 
 class BucketTransfer(WeightTransferEngine):
-    """vLLM's weight-transfer interface over the broadcast buckets of engine/sync/transfer.py."""
+    """vLLM's weight-transfer interface over the buckets of engine/sync/transfer.py: loaded by vLLM, or as learnt copies."""
 
     init_info_cls = JoinInfo
-    update_info_cls = ManifestInfo
+    update_info_cls = UpdateInfo
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._link: Link | None = None
+        self._manifest: WeightManifest | None = None
+        self._copies: CopyPlan | None = None
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
-        rank = init_info.rank + self.parallel_config.rank
-        self._link = Link(init_info.host, init_info.port, rank, init_info.world, str(self.device))
+        where, rank = init_info, init_info.rank + self.parallel_config.rank
+        self._link = open_link(where.kind, where.host, where.port, rank, where.world, str(self.device))
+
+    def learn_copies(self, manifest: dict[str, Any]) -> str:
+        """Receive the weights the model already holds and learn to copy them; returns why that is impossible, or nothing."""
+        try:
+            self._copies = learn(self.model, self.model.load_weights, self._known(manifest), self._joined())
+        except NotCopies as reason:
+            return str(reason)
+        return ""
+
+    def forget_copies(self) -> None:
+        """From now on load through vLLM."""
+        self._copies = None
 
     def start_weight_update(self) -> None:
-        compat.begin_weight_reload(self.model)
+        """Nothing: only receive_weights knows whether vLLM's loaders are needed."""
 
-    def receive_weights(self, update_info: ManifestInfo) -> None:
-        if self._link is None:
-            raise TransferError("the engine is in no transfer group: call init_transfer first")
-        for named in receive(self._link, update_info.manifest()):
+    def finish_weight_update(self) -> None:
+        """Nothing; see start_weight_update."""
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        manifest, link = self._known(update_info.manifest), self._joined()
+        if self._copies is not None:
+            self._copies.receive(link)
+            return
+        compat.begin_weight_reload(self.model)
+        for named in receive(link, manifest):
             self.model.load_weights(named)
+        if missing := compat.unloaded_modules(self.model):
+            raise TransferError(f"the manifest has no weights for {len(missing)} modules of the sampler: {missing[:3]}")
+        compat.end_weight_reload(self.model, self.model_config)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # Overrides the base, which synchronises through torch.accelerator: a CPU build has none.
@@ -71,10 +91,18 @@ class BucketTransfer(WeightTransferEngine):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def finish_weight_update(self) -> None:
-        if missing := compat.unloaded_modules(self.model):
-            raise TransferError(f"the manifest has no weights for {len(missing)} modules of the sampler: {missing[:3]}")
-        compat.end_weight_reload(self.model, self.model_config)
+    def _joined(self) -> Link:
+        if self._link is None:
+            raise TransferError("the engine is in no transfer group: call init_transfer first")
+        return self._link
+
+    def _known(self, manifest: dict[str, Any]) -> WeightManifest:
+        """The manifest of this publication; a new one makes what was learnt from another invalid."""
+        if manifest:
+            self._manifest, self._copies = WeightManifest(**manifest), None
+        if self._manifest is None:
+            raise TransferError("the first publication needs a manifest")
+        return self._manifest
 
     def shutdown(self) -> None:
         self._link = None
@@ -90,6 +118,15 @@ compat.register_weight_transfer(BACKEND, BucketTransfer)
 
 class WorkerExtension:
     """Methods that vLLM mixes into its worker, reached through collective_rpc."""
+
+    weight_transfer_engine: BucketTransfer
+    model_runner: Any
+
+    def learn_copies(self, manifest: dict[str, Any]) -> str:
+        return self.weight_transfer_engine.learn_copies(manifest)
+
+    def forget_copies(self) -> None:
+        self.weight_transfer_engine.forget_copies()
 
     def digest(self) -> tuple[int, float, float]:
         """(count, sum, sum of squares) in float64 over the parameters that PyTorch holds; CPU kernels keep packed copies."""

@@ -5,6 +5,7 @@ A plain class, so that tests run it in-process; placement makes a Ray actor of i
 
 from __future__ import annotations
 
+import collections
 import os
 import random
 import time
@@ -27,7 +28,8 @@ from engine.compat import moe_layers
 from engine.config import Config, KlConfig
 from engine.placement import free_port
 from engine.records import InvariantError
-from engine.sync.transfer import Link, WeightManifest, WeightSender
+from engine.sync.link import LinkKind, open_link
+from engine.sync.transfer import WeightManifest, WeightSender
 from engine.train.balance import form_micro_batches
 from engine.train.checkpoint import Trained, load_checkpoint, save_checkpoint
 from engine.train.collate import (
@@ -115,6 +117,7 @@ class Trainer:
 
     def __init__(self, get: Get | None = None) -> None:
         self._get = get
+        self._sender: WeightSender | None = None
 
     def free_address(self) -> tuple[str, int]:
         """This process's own address and a free port there, for a rendezvous of the ranks or with the engines."""
@@ -350,21 +353,23 @@ class Trainer:
         names, shapes = map(list, zip(*weight_shapes(self.policy.lm), strict=True))
         return WeightManifest(names, [self.config.vllm.dtype] * len(names), shapes)
 
-    def init_transfer(self, host: str, port: int, world: int) -> None:
-        """Rank 0 opens the group of itself and every engine worker; returns when all `world` members have joined."""
-        self._sender = WeightSender(Link(host, port, rank=0, world=world), self.weight_manifest())
+    def init_transfer(self, kind: LinkKind, host: str, port: int, world: int) -> None:
+        """Open the group of this rank and `world` - 1 engine workers; returns when all have joined."""
+        self._sender = WeightSender(open_link(kind, host, port, 0, world, str(self.device)), self.weight_manifest())
 
     @explained("weight_sync")
     def prepare_weights(self) -> None:
-        """Gather the full tensors on rank 0 in the sampler's dtype. All ranks call it; the engines may go on sampling."""
+        """Gather the full tensors in the sampler's dtype and pack them. All ranks call it; the engines may go on sampling."""
         gathered = gathered_weights(self.policy.lm, SAMPLER_DTYPES[self.config.vllm.dtype])
-        self._gathered = [item for item in gathered if self.spec.rank == 0]
+        if self._sender is not None:
+            self._sender.pack(gathered)
+        else:
+            collections.deque(gathered, maxlen=0)  # takes part in the gathering
 
     def send_weights(self) -> None:
-        """Send what `prepare_weights` gathered, from rank 0; the other ranks have nothing to do."""
-        if self.spec.rank == 0:
-            self._sender.send(iter(self._gathered))
-        self._gathered = []
+        """Send what `prepare_weights` packed; a rank without engines has nothing to do."""
+        if self._sender is not None:
+            self._sender.send()
 
     # Checkpoints
 

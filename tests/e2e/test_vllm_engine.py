@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM,
 from engine.placement import free_port
 from engine.rollout.engine import EngineSpec, VllmEngine
 from engine.rollout.transport import EngineDead, GenerateRequest, GenerateResult, Sampling
-from engine.sync.transfer import Link, WeightManifest, WeightSender
+from engine.sync.link import Link
+from engine.sync.transfer import WeightManifest, WeightSender
 from engine.train.weights import gathered_weights, weight_shapes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -83,14 +84,14 @@ class Rig:
         manifest = WeightManifest([n for n, _ in shapes], ["float32"] * len(shapes), [s for _, s in shapes], 1 << 16)
         port = free_port()
         joined = asyncio.to_thread(Link, "127.0.0.1", port, 0, 2)
-        link, _ = await asyncio.gather(joined, engine.init_transfer("127.0.0.1", port, 1, 2))
+        link, _ = await asyncio.gather(joined, engine.init_transfer("gloo", "127.0.0.1", port, 1, 2))
         return cls(engine, WeightSender(link, manifest), manifest, facts)
 
     async def publish(self, model) -> dict[str, float]:
         await self.engine.pause()
-        weights = list(gathered_weights(model, torch.float32))
+        self.sender.pack(gathered_weights(model, torch.float32))
         update = self.engine.update_weights(self.manifest, self.engine.version + 1)
-        seconds, _ = await asyncio.gather(update, asyncio.to_thread(self.sender.send, iter(weights)))
+        seconds, _ = await asyncio.gather(update, asyncio.to_thread(self.sender.send))
         await self.engine.resume()
         return seconds
 

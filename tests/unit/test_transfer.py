@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.placement import free_port
-from engine.sync.transfer import ALIGNMENT, Link, TransferError, WeightManifest, WeightSender, plan_buckets, receive
+from engine.sync.link import Link
+from engine.sync.transfer import ALIGNMENT, TransferError, WeightManifest, WeightSender, plan_buckets, receive
 
 DTYPES = ("float32", "bfloat16", "float64", "int8")
 
@@ -83,7 +84,8 @@ def test_a_link_carries_the_tensors_cast_to_the_manifests_dtype():
     sender = WeightSender(Link("127.0.0.1", port, rank=0, world=2, timeout_s=30), PLAN)
     for factor in (1.0, -2.0):
         sent = {name: tensor * factor for name, tensor in TENSORS.items()}
-        assert sender.send(iter(sent.items())) == PLAN.total_bytes
+        sender.pack(iter(sent.items()))
+        assert sender.send() == PLAN.total_bytes
         received = dict(results.get(timeout=30))
         assert list(received) == list(sent)
         for name, tensor in sent.items():
@@ -95,13 +97,22 @@ def test_a_link_carries_the_tensors_cast_to_the_manifests_dtype():
 @pytest.mark.parametrize(
     ("sent", "message"),
     [
-        ([("other", torch.ones(2))], r"expects a \(2,\), the trainer sent other \(2,\)"),
-        ([("a", torch.ones(3))], r"expects a \(2,\), the trainer sent a \(3,\)"),
-        ([], r"expects a \(2,\), the trainer sent nothing"),
-        ([("a", torch.ones(2)), ("b", torch.ones(2))], "more than the manifest"),
+        ([("other", torch.ones(2))], r"expects a \(2,\), the trainer has other \(2,\)"),
+        ([("a", torch.ones(3))], r"expects a \(2,\), the trainer has a \(3,\)"),
+        ([], r"expects a \(2,\), the trainer has nothing"),
+        ([("a", torch.ones(2)), ("b", torch.ones(2))], "more weights than the manifest"),
     ],
 )
 def test_a_sender_refuses_what_the_manifest_does_not_say(sent, message):
     link = Link("127.0.0.1", free_port(), rank=0, world=1)
     with pytest.raises(TransferError, match=message):
-        WeightSender(link, manifest(("a", "float32", (2,)), bucket_bytes=64)).send(iter(sent))
+        WeightSender(link, manifest(("a", "float32", (2,)), bucket_bytes=64)).pack(iter(sent))
+
+
+def test_what_was_not_packed_is_not_sent():
+    link = Link("127.0.0.1", free_port(), rank=0, world=1)
+    sender = WeightSender(link, manifest(("a", "float32", (2,)), bucket_bytes=64))
+    sender.pack([("a", torch.ones(2))])
+    assert sender.send() == 8
+    with pytest.raises(TransferError, match="call pack"):
+        sender.send()

@@ -65,35 +65,30 @@ def test_export_loads_in_transformers(mesh, tmp_path):
     assert all(torch.equal(loaded[name], ours[name].full_tensor().bfloat16()) for name in loaded)
 
 
-class Recorder:
-    """A link whose receiving end is this list of buffers."""
+class Tape:
+    """A link to itself: what was sent is what is received."""
 
-    def __init__(self, *_args, **_kwargs):
+    device, fresh = torch.device("cpu"), True
+
+    def __init__(self, *_where):
         self.sent = []
 
-    device = torch.device("cpu")
+    def send(self, flats):
+        self.sent += [flat.clone() for flat in flats]
 
-    def broadcast(self, flat):
-        self.sent.append(flat.clone())
-
-
-class Replayer(Recorder):
-    def __init__(self, recorder):
-        self.sent = list(recorder.sent)
-
-    def broadcast(self, flat):
-        flat.copy_(self.sent.pop(0))
+    def receive(self, sizes):
+        assert [len(flat) for flat in self.sent] == list(sizes)
+        yield from self.sent
 
 
 def test_what_was_prepared_arrives_in_the_samplers_dtype(mesh, tmp_path, monkeypatch):
     made = trainer(save_tiny(tmp_path, tie=True), vllm={"dtype": "bfloat16"})
-    monkeypatch.setattr(actor, "Link", Recorder)
-    made.init_transfer("127.0.0.1", 0, world=2)
+    monkeypatch.setattr(actor, "open_link", Tape)
+    made.init_transfer("gloo", "127.0.0.1", 0, world=2)
     made.prepare_weights()
     expected = {name: tensor.clone() for name, tensor in gathered_weights(made.policy.lm, torch.bfloat16)}
     made.train(order(rollouts(4)))
     made.send_weights()
-    link = Replayer(made._sender.link)
-    arrived = {name: t for bucket in receive(link, made.weight_manifest()) for name, t in bucket}
+    arrived = {name: t for bucket in receive(made._sender.link, made.weight_manifest()) for name, t in bucket}
     assert arrived.keys() == expected.keys()
     assert all(torch.equal(arrived[name], expected[name]) for name in expected)

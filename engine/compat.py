@@ -288,6 +288,9 @@ class StepStats:
         if iteration_stats is not None:
             self.preemptions += iteration_stats.num_preempted_reqs
 
+    def record_sleep_state(self, sleep: int = 0, level: int = 0) -> None:
+        """vLLM calls it; the controller knows when it lets an engine sleep."""
+
 
 # vLLM, in the worker that holds the model
 

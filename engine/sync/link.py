@@ -24,7 +24,9 @@ class Link:
         self, host: str, port: int, rank: int, world: int, device: str = "cpu", timeout_s: float = JOIN_TIMEOUT_S
     ) -> None:
         """Blocks until all `world` members have joined, at most timeout_s seconds. Rank 0 serves the rendezvous."""
-        self.rank, self.device = rank, torch.device(device)
+        self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self._group: Any = self._join(host, port, rank, world, timeout_s)
 
     def _join(self, host: str, port: int, rank: int, world: int, timeout_s: float) -> Any:

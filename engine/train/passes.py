@@ -140,7 +140,7 @@ def reduce_sums(sums: Sums, device: torch.device) -> Sums:
         keys = sorted(k for k in sums if is_maximum(k) == maximum)
         if not keys:
             continue
-        flat = torch.cat([sums[k].reshape(-1).double() for k in keys]).to(device)
+        flat = torch.cat([sums[k].reshape(-1).double().to(device) for k in keys])
         dist.all_reduce(flat, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM)
         parts = flat.cpu().split([sums[k].numel() for k in keys])
         reduced |= {k: part.view(sums[k].shape) for k, part in zip(keys, parts, strict=True)}

@@ -103,7 +103,7 @@ def routing_sums(
     counted_NL = targets.counted_N[:, None].expand(live_NLk.shape[:2])
     reported_NL = counted_NL & (targets.ids_NLk >= 0).all(-1)
     mismatch_NL = reported_NL & differs_as_set(live_NLk, targets.ids_NLk)
-    wrong, passes = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    wrong, passes = (torch.zeros((), dtype=torch.float64, device=live_NLk.device) for _ in range(2))
     for index, passes_of_layer in enumerate(consumed):
         for ids_Nk in passes_of_layer:
             wrong += (reported_NL[:, index] & differs_as_set(ids_Nk, targets.ids_NLk[:, index])).sum()

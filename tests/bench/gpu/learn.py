@@ -1,0 +1,72 @@
+"""A dense model learns to sort digits with asynchronous, partial rollouts: sampler on one GPU, trainer on the other.
+
+usage: python -m tests.bench.gpu.learn MODELS RUNS_ROOT [--colocate] [flags of the engine ...]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from engine.wire import EventReader, RunDir
+from tests.bench.figures import report
+
+STEPS = 120
+FLAGS = [
+    "--actor.model_name_or_path", "{models}/dense", "--tiny.warmup_steps", "0", "--placement.device", "cuda",
+    "--fsdp.param_dtype", "bf16", "--vllm.gpu_memory_utilization", "0.2", "--vllm.max_num_seqs", "256",
+    "--actor.adam.lr", "5e-5", "--rollout.batch_size", "32", "--rollout.n_samples_per_prompt", "8",
+    "--train.max_steps", str(STEPS), "--train.routing_replay", "false", "--train.probe_every", "2",
+    "--eval.eval_at_start", "true", "--eval.eval_at_end", "true", "--eval.steps", "-1", "--ckpt.disable_final_save", "true",
+]  # fmt: skip
+PREFIX = "learn"
+
+
+def main() -> None:
+    models, root, *flags = sys.argv[1:]
+    name = PREFIX
+    if "--colocate" in flags:
+        flags.remove("--colocate")
+        name, flags = "colocated", ["--placement.colocate", "true", *flags]
+    command = [sys.executable, "-m", "engine", "run", "demo", "--runs-root", root, "--run.name", name]
+    started = time.perf_counter()
+    code = subprocess.run([*command, *[f.format(models=models) for f in FLAGS], *flags]).returncode
+    report(f"{name}/wall_s", time.perf_counter() - started, "s")
+    report(f"{name}/exit_code", code, "code")
+    run = RunDir(max(Path(root).glob(f"*{name}*"), key=lambda path: path.stat().st_mtime))
+    figures(name, list(EventReader(run.attempt(1) / "events").poll()))
+
+
+def figures(name: str, events: list[dict[str, Any]]) -> None:
+    """What the run's own metrics say."""
+    metrics = [e["metrics"] for e in events if e["kind"] == "metrics"]
+    steps = [m for m in metrics if "time/step" in m]
+    rewards = [m["reward/mean"] for m in steps]
+    tenth = max(1, len(steps) // 10)
+    report(f"{name}/steps", len(steps), "steps")
+    report(f"{name}/reward_start", statistics.mean(rewards[:tenth]), "reward")
+    report(f"{name}/reward_end", statistics.mean(rewards[-tenth:]), "reward")
+    report(f"{name}/reward_gain", statistics.mean(rewards[-tenth:]) - statistics.mean(rewards[:tenth]), "reward")
+    for key in ("mismatch/k3_kl", "offpolicy/k3_kl"):
+        if found := [float(m[key]) for m in steps if key in m]:
+            report(f"{name}/{key}_max", max(found), "nats")
+    numbers = [float(v) for m in steps for v in m.values() if isinstance(v, (int, float)) or v in ("NaN", "nan")]
+    report(f"{name}/not_finite", sum(not math.isfinite(n) for n in numbers), "values")
+    for key in ("time/step", "time/pause", "time/weight_sync", "time/forward_backward", "time/wait_batch", "sync/gb_s", "perf/rollout_tok_s",
+                "perf/train_tok_s", "staleness/mean"):  # fmt: skip
+        if found := [float(m[key]) for m in steps[tenth:] if key in m]:
+            report(f"{name}/{key}", statistics.median(found), "s" if key.startswith("time/") else "")
+    report(f"{name}/pause_share", sum(m["time/pause"] for m in steps[tenth:]) / sum(m["time/step"] for m in steps[tenth:]), "share")
+    evals = [{k: v for k, v in m.items() if k.startswith("eval/")} for m in metrics if any(k.startswith("eval/") for k in m)]
+    print("evaluations", json.dumps(evals)[:600], flush=True)
+    print("metrics of the last step", json.dumps(sorted(steps[-1])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """A dense model learns to sort digits with asynchronous, partial rollouts: sampler on one GPU, trainer on the other.
 
-usage: python -m tests.bench.gpu.learn MODELS RUNS_ROOT [--colocate] [flags of the engine ...]
+usage: python -m tests.bench.gpu.learn learn|colocated|distill MODELS RUNS_ROOT [flags of the engine ...]
+colocated: both on one GPU, taking turns. distill: the reverse KL to a teacher that can sort falls.
 """
 
 from __future__ import annotations
@@ -25,44 +26,52 @@ FLAGS = [
     "--train.max_steps", str(STEPS), "--train.routing_replay", "false", "--train.probe_every", "2",
     "--eval.eval_at_start", "true", "--eval.eval_at_end", "true", "--eval.steps", "-1", "--ckpt.disable_final_save", "true",
 ]  # fmt: skip
-PREFIX = "learn"
+KINDS = {
+    "learn": [],
+    "colocated": ["--placement.colocate", "true"],
+    "distill": ["--algo.advantage.estimator", "on_policy_distill", "--ref.model_name_or_path", "{models}/teacher",
+                "--train.agent_path", ""],
+}  # fmt: skip
+SHOWN = (
+    "time/step", "time/pause", "time/sleep", "time/weight_sync", "time/forward_backward", "time/wait_batch", "sync/gb_s",
+    "perf/rollout_tok_s", "perf/train_tok_s", "staleness/mean",
+)  # fmt: skip
 
 
 def main() -> None:
-    models, root, *flags = sys.argv[1:]
-    name = PREFIX
-    if "--colocate" in flags:
-        flags.remove("--colocate")
-        name, flags = "colocated", ["--placement.colocate", "true", *flags]
-    command = [sys.executable, "-m", "engine", "run", "demo", "--runs-root", root, "--run.name", name]
+    kind, models, root, *flags = sys.argv[1:]
+    command = [sys.executable, "-m", "engine", "run", "demo", "--runs-root", root, "--run.name", kind]
     started = time.perf_counter()
-    code = subprocess.run([*command, *[f.format(models=models) for f in FLAGS], *flags]).returncode
-    report(f"{name}/wall_s", time.perf_counter() - started, "s")
-    report(f"{name}/exit_code", code, "code")
-    run = RunDir(max(Path(root).glob(f"*{name}*"), key=lambda path: path.stat().st_mtime))
-    figures(name, list(EventReader(run.attempt(1) / "events").poll()))
+    code = subprocess.run([*command, *[f.format(models=models) for f in FLAGS + KINDS[kind]], *flags]).returncode
+    report(f"{kind}/wall_s", time.perf_counter() - started, "s")
+    report(f"{kind}/exit_code", code, "code")
+    run = RunDir(max(Path(root).glob(f"*-{kind}-*"), key=lambda path: path.stat().st_mtime))
+    figures(kind, list(EventReader(run.attempt(1) / "events").poll()))
 
 
 def figures(name: str, events: list[dict[str, Any]]) -> None:
     """What the run's own metrics say."""
     metrics = [e["metrics"] for e in events if e["kind"] == "metrics"]
     steps = [m for m in metrics if "time/step" in m]
-    rewards = [m["reward/mean"] for m in steps]
     tenth = max(1, len(steps) // 10)
     report(f"{name}/steps", len(steps), "steps")
-    report(f"{name}/reward_start", statistics.mean(rewards[:tenth]), "reward")
-    report(f"{name}/reward_end", statistics.mean(rewards[-tenth:]), "reward")
-    report(f"{name}/reward_gain", statistics.mean(rewards[-tenth:]) - statistics.mean(rewards[:tenth]), "reward")
+    for key, what in (("reward/mean", "reward"), ("loss/kl", "kl")):
+        values = [float(m[key]) for m in steps if key in m]
+        if values:
+            first, last = statistics.mean(values[:tenth]), statistics.mean(values[-tenth:])
+            report(f"{name}/{what}_start", first, "")
+            report(f"{name}/{what}_end", last, "")
+            report(f"{name}/{what}_gain", last - first, "")
     for key in ("mismatch/k3_kl", "offpolicy/k3_kl"):
         if found := [float(m[key]) for m in steps if key in m]:
             report(f"{name}/{key}_max", max(found), "nats")
     numbers = [float(v) for m in steps for v in m.values() if isinstance(v, (int, float)) or v in ("NaN", "nan")]
     report(f"{name}/not_finite", sum(not math.isfinite(n) for n in numbers), "values")
-    for key in ("time/step", "time/pause", "time/weight_sync", "time/forward_backward", "time/wait_batch", "sync/gb_s", "perf/rollout_tok_s",
-                "perf/train_tok_s", "staleness/mean"):  # fmt: skip
+    for key in SHOWN:
         if found := [float(m[key]) for m in steps[tenth:] if key in m]:
             report(f"{name}/{key}", statistics.median(found), "s" if key.startswith("time/") else "")
-    report(f"{name}/pause_share", sum(m["time/pause"] for m in steps[tenth:]) / sum(m["time/step"] for m in steps[tenth:]), "share")
+    seconds = {key: sum(float(m[key]) for m in steps[tenth:]) for key in ("time/pause", "time/step")}
+    report(f"{name}/pause_share", seconds["time/pause"] / seconds["time/step"], "share")
     evals = [{k: v for k, v in m.items() if k.startswith("eval/")} for m in metrics if any(k.startswith("eval/") for k in m)]
     print("evaluations", json.dumps(evals)[:600], flush=True)
     print("metrics of the last step", json.dumps(sorted(steps[-1])), flush=True)

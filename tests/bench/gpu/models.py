@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,8 +19,8 @@ WARMUP_STEPS, WARMUP_BATCH, WARMUP_LR = 300, 128, 5e-4
 HEAD_GAIN = 5.0
 
 
-def dense(path: Path, hidden_size: int = 512, num_layers: int = 6, seed: int = 0) -> None:
-    """A Qwen3 that answers `7351=` with the same digits in any order; one token per character."""
+def dense(path: Path, sort: bool = False, hidden_size: int = 512, num_layers: int = 6, seed: int = 0) -> None:
+    """A Qwen3 that answers `7351=` with the same digits, in any order or (`sort`) in the right one; a token per character."""
     tokenizer = build_tokenizer()
     torch.manual_seed(seed)
     with torch.device("cuda"):
@@ -31,7 +32,10 @@ def dense(path: Path, hidden_size: int = 512, num_layers: int = 6, seed: int = 0
         ))  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=WARMUP_LR, betas=(0.9, 0.95), weight_decay=0.0)
     rows = [
-        (prompt := tokenizer.encode(question), [*prompt, *tokenizer.encode(answer), tokenizer.eos_token_id])
+        (
+            prompt := tokenizer.encode(question),
+            [*prompt, *tokenizer.encode("".join(sorted(answer)) if sort else answer), tokenizer.eos_token_id],
+        )
         for question, answer in warmup_examples(seed, 20_000)
     ]
     choice = random.Random(seed)
@@ -53,12 +57,14 @@ def dense(path: Path, hidden_size: int = 512, num_layers: int = 6, seed: int = 0
     save(model.bfloat16(), path)
 
 
-def moe_config(hidden_size: int, num_layers: int, num_experts: int, top_k: int, expert_size: int, vocab_size: int) -> Qwen3MoeConfig:
+def moe_config(
+    hidden_size: int, num_layers: int, num_experts: int, top_k: int, expert_size: int, vocab_size: int
+) -> Qwen3MoeConfig:
     return Qwen3MoeConfig(
         vocab_size=vocab_size, hidden_size=hidden_size, intermediate_size=2 * hidden_size, moe_intermediate_size=expert_size,
         num_hidden_layers=num_layers, num_experts=num_experts, num_experts_per_tok=top_k, norm_topk_prob=True,
         num_attention_heads=hidden_size // 64, num_key_value_heads=hidden_size // 256, head_dim=64, max_position_embeddings=4096,
-        tie_word_embeddings=False, bos_token_id=None, eos_token_id=3, pad_token_id=0, decoder_sparse_step=1,
+        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=0, decoder_sparse_step=1,
     )  # fmt: skip
 
 
@@ -88,4 +94,4 @@ def save(model: PreTrainedModel, path: Path) -> None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     for name in sys.argv[2:]:
-        {"dense": dense, "moe_1b": moe_1b}[name](folder / name)
+        {"dense": dense, "teacher": partial(dense, sort=True), "moe_1b": moe_1b}[name](folder / name)

@@ -90,7 +90,11 @@ async def start_engine(folder: Path, backend: str) -> VllmEngine:
     stock = sampler.engine_arguments
 
     def arguments(spec: EngineSpec) -> dict[str, Any]:
-        found = stock(spec) | {"load_format": "dummy", "weight_transfer_config": {"backend": backend}}
+        found = stock(spec) | {
+            "load_format": "dummy",
+            "kv_cache_memory_bytes": 4 << 30,
+            "weight_transfer_config": {"backend": backend},
+        }
         return found | {"worker_extension_cls": "tests.bench.gpu.transfer.BenchExtension"}
 
     sampler.engine_arguments = arguments

@@ -1,0 +1,64 @@
+"""The engine's own actors with what the bench measures inside them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import torch
+
+from engine import compat
+from engine.algo.mismatch import finish_gap, gap_sums
+from engine.algo.sums import Sums, add_sums
+from engine.rollout.engine import VllmEngine
+from engine.rollout.transport import GenerateRequest, Sampling
+from engine.train.actor import Trainer
+from engine.train.passes import logprob_pass, replayed_logprobs
+from engine.train.plan import TrainOrder
+
+
+class BenchEngine(VllmEngine):
+    async def bare(self, prompts: list[list[int]], max_tokens: int, tag: str) -> tuple[float, int]:
+        """The prompts sampled by AsyncLLM itself, all at once, with the parameters of our requests: (seconds, tokens)."""
+        params = self._sampling_params(GenerateRequest("p", "p", prompts[0], Sampling(max_tokens=max_tokens)))
+
+        async def one(index: int, ids: list[int]) -> int:
+            final: Any = None
+            async for output in self._llm.generate(compat.token_prompt(ids), params, f"bare-{tag}-{index}"):
+                final = output
+            return len(final.outputs[0].token_ids)
+
+        started = time.perf_counter()
+        counts = await asyncio.gather(*[one(i, ids) for i, ids in enumerate(prompts)])
+        return time.perf_counter() - started, sum(counts)
+
+
+class BenchTrainer(Trainer):
+    def gaps(self, order: TrainOrder) -> dict[str, float]:
+        """Sampler against trainer on the tokens of the order: with the sampler's experts, and with the live ones."""
+        sums: dict[str, Sums] = {"replayed": {}, "live": {}}
+        for batch in [b for step in self._load(order) for b in step]:
+            found = {
+                "replayed": replayed_logprobs(self.policy, batch, batch.mask_BT, self.routing),
+                "live": logprob_pass(self.policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT),
+            }
+            for name, logprobs_BT in found.items():
+                sums[name] = add_sums(sums[name], gap_sums(logprobs_BT, batch.rollout_logprobs_BT, batch.mask_BT))
+        return {f"{name}_{key}": value for name in sums for key, value in finish_gap(sums[name]).items()}
+
+    def timed_train(self, order: TrainOrder, routing: bool) -> tuple[float, dict[str, Any]]:
+        """Seconds of one training step, with routing replay or without any of it, and its metrics."""
+        kept = self.routing, self.routing_shape
+        if not routing:
+            self.routing = self.routing_shape = None
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        report = self.train(order)
+        torch.cuda.synchronize()
+        self.routing, self.routing_shape = kept
+        return time.perf_counter() - started, report.metrics
+
+    def peak_memory(self) -> float:
+        """Most bytes that PyTorch held on this GPU since the start."""
+        return float(torch.cuda.max_memory_allocated())

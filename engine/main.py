@@ -105,8 +105,8 @@ class Attempt:
         for trainer, members in pairs:
             host, port = await trainer.free_address()
             world = 1 + size * len(members)
-            joins.append(trainer.init_transfer(kind, host, port, world))
-            joins += [e.init_transfer(kind, host, port, 1 + i * size, world) for i, e in enumerate(members)]
+            joins.append(trainer.init_transfer(host, port, world, kind))
+            joins += [e.init_transfer(host, port, 1 + i * size, world, kind) for i, e in enumerate(members)]
         await asyncio.gather(*joins)
         if cuda:  # kernels for CPU keep the weights in a layout of their own
             reasons = await learn_copies(trainers, engines, await trainers[0].weight_manifest())

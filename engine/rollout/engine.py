@@ -225,7 +225,7 @@ class VllmEngine(MailboxHost):
 
     # Weights
 
-    async def init_transfer(self, kind: LinkKind, host: str, port: int, rank: int, world: int) -> None:
+    async def init_transfer(self, host: str, port: int, rank: int, world: int, kind: LinkKind = "gloo") -> None:
         """Join the weight-transfer group; `rank` is that of this engine's first worker. Returns when all have joined."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 

@@ -353,7 +353,7 @@ class Trainer:
         names, shapes = map(list, zip(*weight_shapes(self.policy.lm), strict=True))
         return WeightManifest(names, [self.config.vllm.dtype] * len(names), shapes)
 
-    def init_transfer(self, kind: LinkKind, host: str, port: int, world: int) -> None:
+    def init_transfer(self, host: str, port: int, world: int, kind: LinkKind = "gloo") -> None:
         """Open the group of this rank and `world` - 1 engine workers; returns when all have joined."""
         self._sender = WeightSender(open_link(kind, host, port, 0, world, str(self.device)), self.weight_manifest())
 

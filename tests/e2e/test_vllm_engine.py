@@ -84,7 +84,7 @@ class Rig:
         manifest = WeightManifest([n for n, _ in shapes], ["float32"] * len(shapes), [s for _, s in shapes], 1 << 16)
         port = free_port()
         joined = asyncio.to_thread(Link, "127.0.0.1", port, 0, 2)
-        link, _ = await asyncio.gather(joined, engine.init_transfer("gloo", "127.0.0.1", port, 1, 2))
+        link, _ = await asyncio.gather(joined, engine.init_transfer("127.0.0.1", port, 1, 2))
         return cls(engine, WeightSender(link, manifest), manifest, facts)
 
     async def publish(self, model) -> dict[str, float]:

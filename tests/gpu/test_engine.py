@@ -50,7 +50,7 @@ class Rig:
         rig.manifest = WeightManifest([n for n, _ in shapes], ["bfloat16"] * len(shapes), [s for _, s in shapes], 1 << 20)
         port = free_port()
         opening = asyncio.to_thread(open_link, "ipc", "127.0.0.1", port, 0, 2, "cuda:0")
-        link, _ = await asyncio.gather(opening, rig.engine.init_transfer("ipc", "127.0.0.1", port, 1, 2))
+        link, _ = await asyncio.gather(opening, rig.engine.init_transfer("127.0.0.1", port, 1, 2, "ipc"))
         rig.sender = WeightSender(link, rig.manifest)
         return rig
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import torch
+import torch._dynamo
 
 from engine import compat
 from engine.algo.mismatch import finish_gap, gap_sums
@@ -15,7 +16,7 @@ from engine.rollout.engine import VllmEngine
 from engine.rollout.transport import GenerateRequest, Sampling
 from engine.train.actor import Trainer
 from engine.train.passes import logprob_pass, replayed_logprobs
-from engine.train.plan import TrainOrder
+from engine.train.plan import TrainerSpec, TrainOrder
 
 
 class BenchEngine(VllmEngine):
@@ -35,6 +36,10 @@ class BenchEngine(VllmEngine):
 
 
 class BenchTrainer(Trainer):
+    def setup(self, spec: TrainerSpec) -> dict[str, Any]:
+        torch._dynamo.config.disable = True  # AutoModel would tune its expert activation for 16 s
+        return super().setup(spec)
+
     def gaps(self, order: TrainOrder) -> dict[str, float]:
         """Sampler against trainer on the tokens of the order: with the sampler's experts, and with the live ones."""
         sums: dict[str, Sums] = {"replayed": {}, "live": {}}

@@ -58,7 +58,7 @@ class Source:
     async def join(self, engine: VllmEngine) -> None:
         port = free_port()
         opened = asyncio.to_thread(open_link, "nccl", "127.0.0.1", port, 0, 2, SENDER)
-        link, _ = await asyncio.gather(opened, engine.init_transfer("nccl", "127.0.0.1", port, 1, 2))
+        link, _ = await asyncio.gather(opened, engine.init_transfer("127.0.0.1", port, 1, 2, "nccl"))
         self.sender = WeightSender(link, self.manifest)
 
     async def prepare_weights(self) -> None:

@@ -84,7 +84,7 @@ class Tape:
 def test_what_was_prepared_arrives_in_the_samplers_dtype(mesh, tmp_path, monkeypatch):
     made = trainer(save_tiny(tmp_path, tie=True), vllm={"dtype": "bfloat16"})
     monkeypatch.setattr(actor, "open_link", Tape)
-    made.init_transfer("gloo", "127.0.0.1", 0, world=2)
+    made.init_transfer("127.0.0.1", 0, world=2)
     made.prepare_weights()
     expected = {name: tensor.clone() for name, tensor in gathered_weights(made.policy.lm, torch.bfloat16)}
     made.train(order(rollouts(4)))

@@ -240,6 +240,11 @@ class _OutputBarrier:
         self.reached.set()
 
 
+async def pause(llm: Any) -> None:
+    """Hold all requests and drop what is cached; their outputs may still be on the way. AsyncLLM's own call sleeps 20 ms more."""
+    await llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=True)
+
+
 async def drain_outputs(llm: Any) -> None:
     """Return when every output that has arrived from the core has reached its request.
 

@@ -261,7 +261,7 @@ class VllmEngine(MailboxHost):
         if not self._paused:
             self._paused = True
             self._busy.run(False)
-            await self._call("pause", self._llm.pause_generation(mode="keep"))
+            await self._call("pause", compat.pause(self._llm))
             await self._call("drain", compat.drain_outputs(self._llm))
             # The pause itself preempts what runs, which is no sign of a full KV cache.
             self._pause_preemptions += self._steps.running
@@ -280,7 +280,7 @@ class VllmEngine(MailboxHost):
         if version < self.version:
             raise ValueError(f"version {version} is older than the engine's {self.version}")
         await self._wake({"weights"})
-        info = {"manifest": {} if manifest == self._manifest else dict(vars(manifest))}
+        info = {} if manifest == self._manifest else dict(vars(manifest))
         request, self._manifest = WeightTransferUpdateRequest(update_info=info), manifest
         self._updating = True
         marks = [time.perf_counter()]

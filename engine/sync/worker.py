@@ -7,43 +7,27 @@ is when the backend "molt" has to be registered.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
 from engine import compat
 from engine.sync.copies import CopyPlan, NotCopies, learn
-from engine.sync.link import Link, LinkKind, open_link
+from engine.sync.link import Link, open_link
 from engine.sync.transfer import TransferError, WeightManifest, receive
 
 BACKEND = "molt"
 
 
-@dataclass
-class JoinInfo(WeightTransferInitInfo):
-    """Where the transfer group meets; `rank` is that of this engine's first worker, `world` counts the trainer too."""
-
-    kind: LinkKind
-    host: str
-    port: int
-    rank: int
-    world: int
-
-
-@dataclass
-class UpdateInfo(WeightTransferUpdateInfo):
-    """What is sent: the fields of a WeightManifest; empty when it is the one of the publication before."""
-
-    manifest: dict[str, Any]
-
-
 class BucketTransfer(WeightTransferEngine):
-    """vLLM's weight-transfer interface over the buckets of engine/sync/transfer.py: loaded by vLLM, or as learnt copies."""
+    """vLLM's weight-transfer interface over the buckets of engine/sync/transfer.py: loaded by vLLM, or as learnt copies.
 
-    init_info_cls = JoinInfo
-    update_info_cls = UpdateInfo
+    To join it is told kind, host, port and world of the link, and the rank of this engine's first worker in it; with an
+    update, the fields of a WeightManifest, or none when it is the one of the publication before.
+    """
+
+    init_info_cls = update_info_cls = dict
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -51,9 +35,9 @@ class BucketTransfer(WeightTransferEngine):
         self._manifest: WeightManifest | None = None
         self._copies: CopyPlan | None = None
 
-    def init_transfer_engine(self, init_info: JoinInfo) -> None:
-        where, rank = init_info, init_info.rank + self.parallel_config.rank
-        self._link = open_link(where.kind, where.host, where.port, rank, where.world, str(self.device))
+    def init_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        where = init_info | {"rank": init_info["rank"] + self.parallel_config.rank}
+        self._link = open_link(**where, device=str(self.device))
 
     def learn_copies(self, manifest: dict[str, Any]) -> str:
         """Receive the weights the model already holds and learn to copy them; returns why that is impossible, or nothing."""
@@ -73,8 +57,8 @@ class BucketTransfer(WeightTransferEngine):
     def finish_weight_update(self) -> None:
         """Nothing; see start_weight_update."""
 
-    def receive_weights(self, update_info: UpdateInfo) -> None:
-        manifest, link = self._known(update_info.manifest), self._joined()
+    def receive_weights(self, update_info: dict[str, Any]) -> None:
+        manifest, link = self._known(update_info), self._joined()
         if self._copies is not None:
             self._copies.receive(link)
             return
@@ -87,7 +71,7 @@ class BucketTransfer(WeightTransferEngine):
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # Overrides the base, which synchronises through torch.accelerator: a CPU build has none.
-        self.receive_weights(self.parse_update_info(update_info))
+        self.receive_weights(update_info)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -118,9 +102,6 @@ compat.register_weight_transfer(BACKEND, BucketTransfer)
 
 class WorkerExtension:
     """Methods that vLLM mixes into its worker, reached through collective_rpc."""
-
-    weight_transfer_engine: BucketTransfer
-    model_runner: Any
 
     def learn_copies(self, manifest: dict[str, Any]) -> str:
         return self.weight_transfer_engine.learn_copies(manifest)

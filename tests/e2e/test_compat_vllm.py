@@ -30,7 +30,6 @@ def test_async_llm_has_the_calls_of_a_weight_update(vllm):
     for name, needed in {
         "generate": {"prompt", "sampling_params", "request_id"},
         "abort": {"request_id"},
-        "pause_generation": {"mode", "clear_cache"},
         "resume_generation": set(),
         "is_paused": set(),
         "init_weight_transfer_engine": {"request"},
@@ -46,7 +45,12 @@ def test_async_llm_has_the_calls_of_a_weight_update(vllm):
             p.default is not p.empty or p.kind is p.VAR_KEYWORD for n, p in parameters.items() if n not in needed | {"self"}
         )
         assert all(optional), name
-    assert inspect.signature(AsyncLLM.pause_generation).parameters["clear_cache"].default is True
+
+
+def test_the_core_client_pauses_with_the_requests_kept(vllm):
+    from vllm.v1.engine.core_client import AsyncMPClient
+
+    assert {"mode", "clear_cache"} <= set(inspect.signature(AsyncMPClient.pause_scheduler_async).parameters)
 
 
 def core_outputs(**fields):

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch._dynamo
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from engine import compat
 from engine.algo.mismatch import finish_gap, gap_sums
@@ -15,8 +17,16 @@ from engine.algo.sums import Sums, add_sums
 from engine.rollout.engine import VllmEngine
 from engine.rollout.transport import GenerateRequest, Sampling
 from engine.train.actor import Trainer
+from engine.train.model import ModelOptions, load_causal_lm, shard_layers
 from engine.train.passes import logprob_pass, replayed_logprobs
 from engine.train.plan import TrainerSpec, TrainOrder
+
+
+def clock() -> float:
+    """Now, with everything done that the GPU was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 class BenchEngine(VllmEngine):
@@ -52,18 +62,47 @@ class BenchTrainer(Trainer):
                 sums[name] = add_sums(sums[name], gap_sums(logprobs_BT, batch.rollout_logprobs_BT, batch.mask_BT))
         return {f"{name}_{key}": value for name in sums for key, value in finish_gap(sums[name]).items()}
 
-    def timed_train(self, order: TrainOrder, routing: bool) -> tuple[float, dict[str, Any]]:
-        """Seconds of one training step, with routing replay or without any of it, and its metrics."""
+    def timed_train(self, order: TrainOrder, kind: str) -> tuple[float, dict[str, Any]]:
+        """Seconds of one step over the order, and its metrics: with routing `replay`, with `no_routing` at all, or as a
+        `bare_loop`."""
+        if kind == "bare_loop":
+            return self._bare_loop(order), {}
         kept = self.routing, self.routing_shape
-        if not routing:
+        if kind == "no_routing":
             self.routing = self.routing_shape = None
-        torch.cuda.synchronize()
-        started = time.perf_counter()
+        started = clock()
         report = self.train(order)
-        torch.cuda.synchronize()
+        ended = clock()
         self.routing, self.routing_shape = kept
-        return time.perf_counter() - started, report.metrics
+        return ended - started, report.metrics
+
+    def _bare_loop(self, order: TrainOrder) -> float:
+        """The least loop over the same micro-batches: the same model class and sharding, whole log-probs, a policy gradient."""
+        if not hasattr(self, "_bare"):
+            mesh = init_device_mesh(self.device.type, (1,), mesh_dim_names=("dp",))
+            options = ModelOptions.of(self.config, self.spec.device)
+            self._bare = load_causal_lm(self.spec.model_path, mesh, options)
+            if not any(isinstance(module, FSDPModule) for module in self._bare.modules()):
+                shard_layers(mesh, options, self._bare)
+            dtype = torch.bfloat16 if self.config.fsdp.param_dtype == "bf16" else torch.float32
+            precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+            fully_shard(self._bare, mesh=mesh, mp_policy=precision)
+            self._bare_optimizer = torch.optim.AdamW(self._bare.parameters(), lr=0.0, fused=True)
+        started = clock()
+        batches = [b for step in self._load(order) for b in step]
+        for index, batch in enumerate(batches):
+            self._bare.set_requires_gradient_sync(index == len(batches) - 1)
+            output = self._bare(input_ids=batch.input_ids_BT[:, :-1], use_cache=False)
+            logits_BTV = output if isinstance(output, torch.Tensor) else output.logits
+            all_BTV = (logits_BTV.float() / batch.temperatures_BT[:, 1:, None]).log_softmax(-1)
+            logprobs_BT = all_BTV.gather(-1, batch.input_ids_BT[:, 1:, None]).squeeze(-1)
+            ratio_BT = (logprobs_BT - batch.rollout_logprobs_BT[:, 1:]).exp()
+            (-(ratio_BT * batch.advantages_BT[:, 1:] * batch.mask_BT[:, 1:]).sum() / batch.mask_BT.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(self._bare.parameters(), 1.0)
+        self._bare_optimizer.step()
+        self._bare_optimizer.zero_grad()
+        return clock() - started
 
     def peak_memory(self) -> float:
         """Most bytes that PyTorch held on this GPU since the start."""
-        return float(torch.cuda.max_memory_allocated())
+        return float(torch.cuda.max_memory_allocated()) if torch.cuda.is_available() else 0.0

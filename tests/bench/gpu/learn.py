@@ -29,8 +29,7 @@ FLAGS = [
 KINDS = {
     "learn": [],
     "colocated": ["--placement.colocate", "true"],
-    "distill": ["--algo.advantage.estimator", "on_policy_distill", "--ref.model_name_or_path", "{models}/teacher",
-                "--train.agent_path", ""],
+    "distill": ["--algo.advantage.estimator", "on_policy_distill", "--ref.model_name_or_path", "{models}/teacher"],
 }  # fmt: skip
 SHOWN = (
     "time/step", "time/pause", "time/sleep", "time/weight_sync", "time/forward_backward", "time/wait_batch", "sync/gb_s",

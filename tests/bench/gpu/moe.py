@@ -1,4 +1,5 @@
-"""A random mixture of experts of 1 B parameters: rollouts through the pool against bare vLLM, and routing replay.
+"""A random mixture of experts of 1 B parameters on two GPUs: rollouts through the pool against bare vLLM, routing replay, our
+training step against a bare loop, and the whole loop synchronous and asynchronous with long-tailed lengths.
 
 usage: python -m tests.bench.gpu.moe MODELS RUNS_ROOT [flags of the engine ...]
 """
@@ -18,45 +19,49 @@ from typing import Any
 from engine import recipes, rundir
 from engine.batch import prepare
 from engine.commands import Inbox
+from engine.config import Config
 from engine.data import load_prompts
 from engine.main import Attempt
 from engine.placement import Cluster
-from engine.protocol import EventWriter
+from engine.protocol import EventWriter, send_command
 from engine.report import Progress
 from engine.rollout.dispatch import RunnerDispatch
-from engine.rollout.pool import RolloutPool
+from engine.rollout.pool import Batch, RolloutPool
 from engine.specs import pool_settings
-from engine.sync.publish import publish
+from engine.wire import EventReader
 from tests.bench.figures import report
 from tests.bench.gpu import actors
+from tests.bench.gpu.coin_agent import LONGEST
 
 GROUPS, SAMPLES, NEW_TOKENS, PROMPT = 16, 16, 256, 32
 ROUNDS = 3
-HERE = Path(__file__).parent
+BOUND, LEFT_OUT, SYNCHRONOUS, ASYNCHRONOUS = 3, 4, 4, 10
+AGENT = Path(__file__).with_name("coin_agent.py")
 FLAGS = [
     "--actor.model_name_or_path", "{models}/moe_1b", "--tiny.warmup_steps", "0", "--placement.device", "cuda",
-    "--fsdp.param_dtype", "bf16", "--vllm.gpu_memory_utilization", "0.5", "--vllm.max_num_seqs", "256",
-    "--vllm.enforce_eager", "false", "--actor.adam.lr", "0", "--data.input_key", "input",
-    "--rollout.batch_size", str(GROUPS), "--rollout.n_samples_per_prompt", str(SAMPLES), "--rollout.num_runners", "4",
-    "--rollout.max_new_tokens", str(NEW_TOKENS), "--data.max_len", str(NEW_TOKENS + PROMPT + 8), "--train.max_staleness", "0",
-    "--data.prompt_dataset", "{prompts}", "--train.agent_path", str(HERE / "one_turn_agent.py"), "--eval.steps", "-1",
-    "--eval.eval_at_start", "false", "--eval.eval_at_end", "false", "--eval.dataset", "",
+    "--fsdp.param_dtype", "bf16", "--vllm.gpu_memory_utilization", "0.6", "--vllm.max_num_seqs", "512",
+    "--vllm.enforce_eager", "false", "--actor.adam.lr", "1e-6", "--actor.lr_scheduler", "constant",
+    "--data.input_key", "input", "--data.prompt_dataset", "{tailed}", "--data.max_len", str(LONGEST + PROMPT + 32),
+    "--rollout.batch_size", "16", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "8",
+    "--rollout.num_runners", "4", "--train.agent_path", str(AGENT), "--train.max_staleness", "0", "--train.max_steps", "200",
+    "--train.routing_replay", "true", "--train.probe_every", "1000", "--eval.steps", "-1", "--eval.eval_at_start", "false",
+    "--eval.eval_at_end", "false", "--eval.dataset", "", "--ckpt.disable_final_save", "true", "--trace.rollouts_per_step", "0",
 ]  # fmt: skip
 
 
-def write_prompts(path: Path, count: int = 2000, length: int = PROMPT) -> Path:
+def write_prompts(path: Path, tail: bool, count: int = 4000) -> Path:
     """JSONL of random letters, one token each."""
     chance = random.Random(0)
-    lines = [json.dumps({"input": "".join(chance.choices(string.ascii_lowercase, k=length))}) for _ in range(count)]
+    rows = [{"input": "".join(chance.choices(string.ascii_lowercase, k=PROMPT)), "tail": tail} for _ in range(count)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def start_attempt(models: str, root: Path, flags: list[str]) -> Attempt:
     """A prepared run and its actors, with the bench's classes in the place of the engine's."""
-    prompts = write_prompts(root / "prompts.jsonl")
-    recipe, config, problems = recipes.load("demo", [f.format(models=models, prompts=prompts) for f in FLAGS] + flags)
+    tailed = write_prompts(root / "tailed.jsonl", tail=True)
+    recipe, config, problems = recipes.load("demo", [f.format(models=models, tailed=tailed) for f in FLAGS] + flags)
     assert config is not None and recipe is not None and not problems, problems
     run = rundir.prepare_run(root, config, recipe, name="moe")
     run.attempt(1).mkdir(parents=True, exist_ok=True)
@@ -78,85 +83,120 @@ async def main() -> None:
         started = time.perf_counter()
         await asyncio.to_thread(cluster.start_ray)
         cluster.create_actors()
-        await job._start_actors(Path(config.actor.model_name_or_path))
+        model = Path(config.actor.model_name_or_path)
+        info = await job._start_actors(model)
         report("moe/start_s", time.perf_counter() - started, "s")
         print("transfer:", job.progress.state.get("detail"), flush=True)
-        prompts = load_prompts(config.data, seed=1, epochs=9)
-        pool = RolloutPool(prompts, RunnerDispatch(cluster.runners), pool_settings(config))
-        batch = await rollouts(cluster, pool)
-        await replay(cluster, config, batch)
-        await publications(cluster)
+        batch, fixed = await rollouts(cluster, config, Path(root))
+        await replay(cluster, fixed, batch)
+        await whole_loop(job, model, info)
         report("moe/trainer_peak_gb", await cluster.trainers[0].peak_memory() / 1e9, "GB")
-        await pool.close()
     finally:
         await cluster.shutdown()
 
 
-async def rollouts(cluster: Cluster, pool: RolloutPool) -> Any:
+def with_fixed_lengths(config: Config, root: Path) -> Config:
+    """The same run with one turn of NEW_TOKENS per episode."""
+    prompts = write_prompts(root / "fixed.jsonl", tail=False)
+    return config.model_copy(update={
+        "data": config.data.model_copy(update={"prompt_dataset": (str(prompts),)}),
+        "rollout": config.rollout.model_copy(
+            update={"batch_size": GROUPS, "n_samples_per_prompt": SAMPLES, "max_new_tokens": NEW_TOKENS}
+        ),
+    })  # fmt: skip
+
+
+async def rollouts(cluster: Cluster, config: Config, root: Path) -> tuple[Batch, Config]:
     """Tokens per second through pool, runners and router against AsyncLLM alone, taking turns; returns the last batch."""
-    chance = random.Random(1)
+    config = with_fixed_lengths(config, root)
+    pool = RolloutPool(load_prompts(config.data, seed=1, epochs=1), RunnerDispatch(cluster.runners), pool_settings(config))
+    chance, engine = random.Random(1), cluster.engines[0]
     groups = [[chance.randrange(40, 90) for _ in range(PROMPT)] for _ in range(GROUPS)]
-    bare_prompts = [ids for ids in groups for _ in range(SAMPLES)]
+    prompts = [ids for ids in groups for _ in range(SAMPLES)]
     speeds: dict[str, list[float]] = {"bare": [], "pool": []}
-    await cluster.engines[0].bare(bare_prompts, NEW_TOKENS, "warm-up")
-    batch = None
+    await engine.bare(prompts, NEW_TOKENS, "warm-up")
     for number in range(ROUNDS + 1):
         started = time.perf_counter()
-        if number == 0:
-            pool.start()
-        else:
-            pool.published(number)
+        # At bound 0 the pool samples one batch and stands still until the next publication.
+        pool.published(number) if number else pool.start()
         batch = await pool.next_batch()
         seconds = time.perf_counter() - started
-        tokens = sum(r.sampled for g in batch.groups for r in g.rollouts)
-        if number:
-            speeds["pool"].append(tokens / seconds)
-        # The pool is at its bound now, so the engine has nothing else to do.
-        seconds, tokens = await cluster.engines[0].bare(bare_prompts, NEW_TOKENS, str(number))
-        if number:
-            speeds["bare"].append(tokens / seconds)
+        assert batch is not None
+        speeds["pool"].append(sum(r.sampled for g in batch.groups for r in g.rollouts) / seconds)
+        seconds, tokens = await engine.bare(prompts, NEW_TOKENS, str(number))
+        speeds["bare"].append(tokens / seconds)
+    await pool.close()
     print("tokens/s", {k: [round(s) for s in v] for k, v in speeds.items()}, flush=True)
-    report("moe/rollout_tok_s", statistics.median(speeds["pool"]), "tokens/s")
-    report("moe/bare_tok_s", statistics.median(speeds["bare"]), "tokens/s")
-    report("moe/rollout_share_of_bare", statistics.median(speeds["pool"]) / statistics.median(speeds["bare"]), "ratio")
-    return batch
+    through_pool, bare = (statistics.median(speeds[k][1:]) for k in ("pool", "bare"))
+    report("moe/rollout_tok_s", through_pool, "tokens/s")
+    report("moe/bare_tok_s", bare, "tokens/s")
+    report("moe/rollout_share_of_bare", through_pool / bare, "ratio")
+    return batch, config
 
 
-async def replay(cluster: Cluster, config: Any, batch: Any) -> None:
-    """Mismatch of the experts before and after replay, what replay does to the gap, and what it costs."""
+async def replay(cluster: Cluster, config: Config, batch: Batch) -> None:
+    """Mismatch of the experts before and after replay, what replay does to the gap, what it costs; and a bare loop."""
     order = prepare(batch, batch.version, config).order
     trainer = cluster.trainers[0]
-    for name, value in (await trainer.gaps(order)).items():
+    gaps = await trainer.gaps(order)
+    for name, value in gaps.items():
         report(f"moe/gap_{name}", value, "")
-    await trainer.timed_train(order, True)
-    times: dict[bool, list[float]] = {True: [], False: []}
+    report("moe/k3_replayed_over_live", gaps["replayed_k3_kl"] / gaps["live_k3_kl"], "ratio")
+    kinds = ("replay", "no_routing", "bare_loop")
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
     metrics: dict[str, Any] = {}
-    for _ in range(ROUNDS):
-        for routing in (True, False):
-            seconds, found = await trainer.timed_train(order, routing)
-            times[routing].append(seconds)
+    for _ in range(ROUNDS + 2):
+        for kind in kinds:
+            seconds, found = await trainer.timed_train(order, kind)
+            times[kind].append(seconds)
             metrics |= found
-    print("train step, s", {f"replay {k}": [round(s, 3) for s in v] for k, v in times.items()}, flush=True)
-    with_replay, without = (statistics.median(times[k]) for k in (True, False))
-    report("moe/train_step_s", with_replay, "s")
-    report("moe/replay_share_of_step", (with_replay - without) / with_replay, "share")
-    for key in (
-        "routing/mismatch_frac",
-        "routing/token_mismatch_frac",
-        "routing/replayed_mismatch_frac",
-        "routing/coverage_frac",
-    ):
-        report(f"moe/{key}", metrics[key], "share")
+    print("train step", {k: [round(s, 3) for s in v] for k, v in times.items()}, flush=True)
+    step = {k: statistics.median(v[2:]) for k, v in times.items()}
+    report("moe/train_step_s", step["replay"], "s")
+    report("moe/train_tok_s", sum(sample.length for sample in order.samples) / step["replay"], "tokens/s")
+    report("moe/replay_share_of_step", (step["replay"] - step["no_routing"]) / step["replay"], "share")
+    report("moe/speed_of_bare_loop", step["bare_loop"] / step["no_routing"], "ratio")
+    for key in ("mismatch_frac", "token_mismatch_frac", "replayed_mismatch_frac", "coverage_frac"):
+        report(f"moe/routing/{key}", metrics[f"routing/{key}"], "share")
 
 
-async def publications(cluster: Cluster) -> None:
-    """Publications to an idle engine."""
-    manifest = await cluster.trainers[0].weight_manifest()
-    reports = [await publish(cluster.trainers, cluster.engines, manifest, 10 + k) for k in range(ROUNDS + 1)][1:]
-    report("moe/publish_pause_s", statistics.median(r.pause_seconds for r in reports), "s")
-    report("moe/publish_transfer_s", statistics.median(r.transfer_seconds for r in reports), "s")
-    report("moe/publish_gather_s", statistics.median(r.seconds - r.pause_seconds for r in reports), "s")
-    report("moe/publish_bytes", reports[0].bytes / 1e9, "GB")
+async def whole_loop(job: Attempt, model: Path, info: dict[str, Any]) -> None:
+    """The controller's own loop, first at staleness bound 0, then at BOUND; steps right after the change are left out."""
+    controller = await job._controller(model, info)
+    work = asyncio.create_task(controller.run())
+    reader = EventReader(job.run.attempt(1) / "events")
+    seen: list[dict[str, Any]] = []
+
+    async def wait_for(count: int) -> None:
+        while len(seen) < count:
+            if work.done():
+                work.result()
+                raise RuntimeError("the loop ended")
+            await asyncio.sleep(0.1)
+            seen.extend(e["metrics"] for e in reader.poll() if e["kind"] == "metrics" and "time/step" in e["metrics"])
+
+    await wait_for(1 + SYNCHRONOUS)
+    synchronous = seen[1 : 1 + SYNCHRONOUS]
+    send_command(job.run, "set", {"train.max_staleness": BOUND})
+    start = len(seen) + LEFT_OUT
+    await wait_for(start + ASYNCHRONOUS)
+    work.cancel()
+    overlap(synchronous, seen[start : start + ASYNCHRONOUS])
+
+
+def overlap(synchronous: list[dict[str, Any]], asynchronous: list[dict[str, Any]]) -> None:
+    """Trained tokens per second of both, and what the engines lose by publications."""
+    speeds = []
+    for name, steps in (("synchronous", synchronous), ("asynchronous", asynchronous)):
+        keys = [k for k in steps[0] if k.startswith(("time/", "sync/", "perf/", "staleness/m", "offpolicy/"))]
+        mean = {k: statistics.mean(float(m.get(k, 0.0)) for m in steps) for k in keys}
+        print(f"{name} steps", {k: round(v, 4) for k, v in mean.items()}, flush=True)
+        speeds.append(sum(m["time/step"] * m["perf/kept_tok_s"] for m in steps) / sum(m["time/step"] for m in steps))
+        report(f"overlap/{name}_step_s", mean["time/step"], "s")
+        report(f"overlap/{name}_kept_tok_s", speeds[-1], "tokens/s")
+        report(f"overlap/{name}_pause_s", mean["time/pause"], "s")
+        report(f"overlap/{name}_pause_share", mean["time/pause"] / mean["time/step"], "share")
+    report("overlap/speedup", speeds[1] / speeds[0], "ratio")
 
 
 if __name__ == "__main__":

@@ -37,20 +37,21 @@ def random_model(seed):
 
 
 class Rig:
-    """An engine and, on the same GPU, the trainer's end of its link."""
+    """An engine and the trainer's end of its link: on the same GPU, or for an engine of two GPUs through host memory."""
 
     @classmethod
-    async def start(cls, folder):
+    async def start(cls, folder, gpus=1):
         rig, model = cls(), random_model(0)
         model.to(torch.bfloat16).save_pretrained(folder)
         rig.engine = VllmEngine()
         await rig.engine.start(EngineSpec(str(folder), device="cuda", max_model_len=768, max_num_seqs=64, enforce_eager=True,
-                                          gpu_memory_utilization=0.3, return_routed_experts=True, colocated=True))  # fmt: skip
+                                          gpu_memory_utilization=0.3, return_routed_experts=True, colocated=gpus == 1,
+                                          tensor_parallel_size=gpus))  # fmt: skip
         shapes = weight_shapes(model)
         rig.manifest = WeightManifest([n for n, _ in shapes], ["bfloat16"] * len(shapes), [s for _, s in shapes], 1 << 20)
-        port = free_port()
-        opening = asyncio.to_thread(open_link, "ipc", "127.0.0.1", port, 0, 2, "cuda:0")
-        link, _ = await asyncio.gather(opening, rig.engine.init_transfer("127.0.0.1", port, 1, 2, "ipc"))
+        port, kind = free_port(), "ipc" if gpus == 1 else "gloo"
+        opening = asyncio.to_thread(open_link, kind, "127.0.0.1", port, 0, 1 + gpus, "cuda:0")
+        link, _ = await asyncio.gather(opening, rig.engine.init_transfer("127.0.0.1", port, 1, 1 + gpus, kind))
         rig.sender = WeightSender(link, rig.manifest)
         return rig
 
@@ -63,7 +64,7 @@ class Rig:
         await self.engine.pause()
         await self.send(seed, self.engine.update_weights(self.manifest, self.engine.version + 1))
         await self.engine.resume()
-        return await self.engine.digest()
+        return await self.engine._rpc("digest")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -103,3 +104,15 @@ async def test_a_sleeping_engine_gives_its_memory_back_and_keeps_its_requests(ri
         assert len(result.token_ids) == 500 and set(result.versions) == {version, version + 1}
         assert result.versions == sorted(result.versions)
         assert len(result.routed_experts) == 8 + 500 - 1
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+async def test_an_engine_of_two_gpus_copies_the_shards_that_its_loaders_cut(tmp_path):
+    rig = await Rig.start(tmp_path, gpus=2)
+    try:
+        loaded = [await rig.publish(seed) for seed in (1, 2)]
+        assert loaded[0] != loaded[1] and loaded[0][0] != loaded[0][1]
+        assert await rig.send(2, rig.engine.learn_copies(rig.manifest)) == ""
+        assert [await rig.publish(seed) for seed in (1, 2)] == loaded
+    finally:
+        await rig.engine.shutdown()

@@ -5,7 +5,7 @@ PY = $(VENV)/bin/python
 LOCKS = requirements/base.lock requirements/engine-cpu.lock requirements/dev.lock
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test setup light automodel e2e slurm bench lint docs clean
+.PHONY: demo test setup light automodel e2e slurm bench gpu lint docs clean
 
 demo: setup
 	$(VENV)/bin/molt-tui demo
@@ -21,6 +21,11 @@ slurm: setup
 
 bench: setup
 	$(PY) -m tests.bench
+
+# On a machine with CUDA devices, in an environment with the gpu extra; the record of the bench goes to docs/gpu.md.
+gpu:
+	$(PY) -m pytest tests/gpu
+	$(PY) -m tests.bench.gpu gpu-bench
 
 monkey: setup
 	$(PY) -m tests.monkey 20

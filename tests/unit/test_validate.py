@@ -142,6 +142,8 @@ CASES = [
     ({"eval.steps": "-2"}, "eval.steps", "-1 for never"),
     ({"ckpt.path": "agent.py"}, "ckpt.path", "is a file"),
     ({"placement.pin_cores": "true", "placement.device": "cuda"}, "placement.pin_cores", "leave it off"),
+    ({"placement.colocate": "true", "placement.device": "cpu"}, "placement.colocate", "shares GPUs"),
+    ({"placement.colocate": "true", "vllm.num_engines": "2"}, "placement.colocate", "--vllm.num_engines 1"),
 ]  # fmt: skip
 
 

@@ -181,6 +181,7 @@ async def whole_loop(job: Attempt, model: Path, info: dict[str, Any]) -> None:
     start = len(seen) + LEFT_OUT
     await wait_for(start + ASYNCHRONOUS)
     work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
     overlap(synchronous, seen[start : start + ASYNCHRONOUS])
 
 

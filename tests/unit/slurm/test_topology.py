@@ -89,3 +89,12 @@ def test_no_node_gets_more_than_it_has(gpus, num_nodes, each, engines, size):
     used = {label: size * inside.count(label) + layout.trainers.count(label) for label in {*inside, *layout.trainers}}
     assert all(count <= gpus[int(label.rpartition("_")[2])] for label, count in used.items())
     assert len(layout.engines) == engines and len(layout.trainers) == num_nodes * each
+
+
+def test_colocated_engines_share_the_gpus_of_the_ranks():
+    tree = config(placement__colocate=True, placement__device="cuda", actor__num_gpus_per_node=4, vllm__num_engines=4)
+    layout = arrange(slots(4), tree)
+    assert layout.engines == layout.trainers == ("molt_node_0",) * 4
+    check_gpus(4, tree)
+    with pytest.raises(DoesNotFit):
+        check_gpus(3, tree)

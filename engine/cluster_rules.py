@@ -53,7 +53,7 @@ def allocation_is_large_enough(config: Config) -> Iterator[Problem]:
     if config.actor.num_gpus_per_node > per_node:
         yield Problem("actor.num_gpus_per_node", f"{config.actor.num_gpus_per_node} ranks do not fit a node of {per_node} GPUs "
                       "(slurm.gpus_per_node)")  # fmt: skip
-    engines = config.vllm.num_engines * config.vllm.tensor_parallel_size
+    engines = config.engine_gpus
     needed, given = engines + config.trainer_ranks, slurm.nodes * per_node
     if needed > given:
         yield Problem("slurm.nodes", f"{slurm.nodes} x {per_node} GPUs are {given}, but the engines need {engines} and the "

@@ -300,6 +300,11 @@ class Config(Section):
         return self.distills or (self.algo.kl.init_coef > 0 and not self.algo.kl.use_loss)
 
     @property
+    def engine_gpus(self) -> int:
+        """GPUs that the engines have for themselves; on CPU, how many would be."""
+        return 0 if self.placement.colocate else self.vllm.num_engines * self.vllm.tensor_parallel_size
+
+    @property
     def trainer_ranks(self) -> int:
         return self.actor.num_nodes * self.actor.num_gpus_per_node
 

@@ -68,7 +68,7 @@ def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
 
 def check_gpus(available: int, config: Config) -> None:
     """Raises DoesNotFit when one machine has fewer GPUs than the actors hold: Ray would wait for them without an end."""
-    engines = 0 if config.placement.colocate else config.vllm.num_engines * config.vllm.tensor_parallel_size
+    engines = config.engine_gpus
     needed = engines + config.trainer_ranks
     if config.placement.device == "cuda" and available < needed:
         raise DoesNotFit(

@@ -38,7 +38,7 @@ def misfit(config: Config) -> Problem | None:
     """Why a local run of this configuration could not start here; None when its GPUs are there."""
     from engine.flags import Problem
 
-    engines, trainer, here = config.vllm.num_engines * config.vllm.tensor_parallel_size, config.trainer_ranks, gpu_count()
+    engines, trainer, here = config.engine_gpus, config.trainer_ranks, gpu_count()
     if config.placement.device != "cuda" or here >= engines + trainer:
         return None
     words = f"needs {engines + trainer} GPUs ({engines} for the engines, {trainer} for the trainer), this machine has {here}"

@@ -56,7 +56,7 @@ class BenchTrainer(Trainer):
         for batch in [b for step in self._load(order) for b in step]:
             found = {
                 "replayed": replayed_logprobs(self.policy, batch, batch.mask_BT, self.routing),
-                "live": logprob_pass(self.policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT),
+                "live": logprob_pass(self.policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, batch.packing),
             }
             for name, logprobs_BT in found.items():
                 sums[name] = add_sums(sums[name], gap_sums(logprobs_BT, batch.rollout_logprobs_BT, batch.mask_BT))

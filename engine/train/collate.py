@@ -122,7 +122,7 @@ def routing_targets(
     The last token of a segment is never an input whose output is used; it keeps the live choice and is not counted.
     `border` both | old | new: what is replayed of a segment that several versions sampled; the rest keeps the live choice.
     """
-    ids = np.full((rows, width - 1, len(shape.layer_ids), shape.top_k), -1, np.int64)
+    ids = np.full((rows, width - 1, len(shape.layer_ids), shape.top_k), -1, np.int16)
     counted = np.zeros((rows, width - 1), bool)
     for row, segment in enumerate(segments):
         inputs = len(segment) - 1
@@ -132,7 +132,7 @@ def routing_targets(
             kept = replayed_inputs(segment, border)
             ids[row, :inputs][kept] = segment.routed_experts[:inputs][kept]
     flat = ids.reshape(-1, *ids.shape[2:])
-    return RoutingTargets(torch.from_numpy(flat).to(device), torch.from_numpy(counted.reshape(-1)).to(device))
+    return RoutingTargets(torch.from_numpy(flat).to(device).long(), torch.from_numpy(counted.reshape(-1)).to(device))
 
 
 def replayed_inputs(segment: Segment, border: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from typing import Any
 
@@ -103,6 +104,8 @@ class BenchTrainer(Trainer):
         self._bare_optimizer.zero_grad()
         return clock() - started
 
-    def peak_memory(self) -> float:
-        """Most bytes that PyTorch held on this GPU since the start."""
-        return float(torch.cuda.max_memory_allocated()) if torch.cuda.is_available() else 0.0
+    def forget_bare_loop(self) -> None:
+        """Free its model and what it has cached, so that memory is that of a run again."""
+        del self._bare, self._bare_optimizer
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -29,7 +29,8 @@ FLAGS = [
 KINDS = {
     "learn": [],
     "colocated": ["--placement.colocate", "true"],
-    "distill": ["--algo.advantage.estimator", "on_policy_distill", "--ref.model_name_or_path", "{models}/teacher"],
+    "distill": ["--algo.advantage.estimator", "on_policy_distill", "--ref.model_name_or_path", "{models}/teacher",
+                "--actor.adam.lr", "1e-4"],
 }  # fmt: skip
 SHOWN = (
     "time/step", "time/pause", "time/sleep", "time/weight_sync", "time/forward_backward", "time/wait_batch", "sync/gb_s",

@@ -16,7 +16,7 @@ from recipes.sort_digits.agent import warmup_examples
 
 WARMUP_STEPS, WARMUP_BATCH, WARMUP_LR = 300, 128, 5e-4
 # Large enough that the choice of experts and of tokens shows in bf16 log-probs.
-HEAD_GAIN = 5.0
+HEAD_GAIN, EXPERT_GAIN = 5.0, 2.0
 
 
 def dense(path: Path, sort: bool = False, hidden_size: int = 512, num_layers: int = 6, seed: int = 0) -> None:
@@ -69,14 +69,17 @@ def moe_config(
 
 
 def moe_1b(path: Path, seed: int = 0) -> None:
-    """1.0 B parameters, 12 layers of 64 experts, top 8; random."""
+    """0.94 B parameters, 12 layers of 32 experts, top 4; random."""
     torch.manual_seed(seed)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
-        model = Qwen3MoeForCausalLM(moe_config(1024, 12, 64, 8, 384, vocab_size=1024))
+        model = Qwen3MoeForCausalLM(moe_config(1024, 12, 32, 4, 768, vocab_size=1024))
     torch.set_default_dtype(torch.float32)
     with torch.no_grad():
         model.lm_head.weight.mul_(HEAD_GAIN)
+        for layer in model.model.layers:
+            for weight in layer.mlp.experts.parameters():
+                weight.mul_(EXPERT_GAIN)
     save(model, path)
 
 

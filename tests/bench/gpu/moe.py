@@ -90,7 +90,6 @@ async def main() -> None:
         batch, fixed = await rollouts(cluster, config, Path(root))
         await replay(cluster, fixed, batch)
         await whole_loop(job, model, info)
-        report("moe/trainer_peak_gb", await cluster.trainers[0].peak_memory() / 1e9, "GB")
     finally:
         await cluster.shutdown()
 
@@ -142,6 +141,9 @@ async def replay(cluster: Cluster, config: Config, batch: Batch) -> None:
     for name, value in gaps.items():
         report(f"moe/gap_{name}", value, "")
     report("moe/k3_replayed_over_live", gaps["replayed_k3_kl"] / gaps["live_k3_kl"], "ratio")
+    _, first = await trainer.timed_train(order, "replay")
+    if "perf/gpu_mem_peak_gb" in first:
+        memory(config, Path(config.actor.model_name_or_path), first["perf/gpu_mem_peak_gb"])
     kinds = ("replay", "no_routing", "bare_loop")
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     metrics: dict[str, Any] = {}
@@ -162,6 +164,7 @@ async def replay(cluster: Cluster, config: Config, batch: Batch) -> None:
 
 async def whole_loop(job: Attempt, model: Path, info: dict[str, Any]) -> None:
     """The controller's own loop, first at staleness bound 0, then at BOUND; steps right after the change are left out."""
+    await job.cluster.trainers[0].forget_bare_loop()
     controller = await job._controller(model, info)
     work = asyncio.create_task(controller.run())
     reader = EventReader(job.run.attempt(1) / "events")
@@ -183,6 +186,18 @@ async def whole_loop(job: Attempt, model: Path, info: dict[str, Any]) -> None:
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     overlap(synchronous, seen[start : start + ASYNCHRONOUS])
+
+
+def memory(config: Config, model: Path, peak_gib: float) -> None:
+    """The trainer's measured peak of tensors against the table that a launch shows before it starts."""
+    from molt_tui.slurm.architecture import from_config
+    from molt_tui.slurm.memory import estimate
+
+    table = estimate(from_config(json.loads((model / "config.json").read_text())), config, 140.0)
+    expected = sum(part.gib for part in table.parts if part.where == "trainer" and part.part != "runtime")
+    report("memory/trainer_peak", peak_gib, "GiB")
+    report("memory/trainer_preflight", expected, "GiB")
+    report("memory/peak_over_preflight", peak_gib / expected, "ratio")
 
 
 def overlap(synchronous: list[dict[str, Any]], asynchronous: list[dict[str, Any]]) -> None:

@@ -541,7 +541,7 @@ def _sync_bound(facts: Facts) -> str | None:
 def _balanced(facts: Facts) -> str | None:
     """Neither side waits much."""
     trainer, engines = facts.idle()
-    if trainer is None:
+    if trainer is None or _alternating(facts) or _generation_bound(facts) or _trainer_bound(facts):
         return None
     other = "" if engines is None else f", engines idle {100 * engines:.0f} %"
     return f"balanced: trainer idle {100 * trainer:.0f} %{other}"
@@ -550,6 +550,6 @@ def _balanced(facts: Facts) -> str | None:
 @rule("running", "info", "", "a step every few seconds to minutes")
 def _running(facts: Facts) -> str | None:
     """It runs, and has not said much yet."""
-    if facts.state != "running":
+    if facts.state != "running" or facts.idle()[0] is not None:
         return None
-    return "running: no step finished yet" if facts.step is None or not facts.metrics else "running"
+    return "running" if facts.metrics and facts.step is not None else "running: no step finished yet"

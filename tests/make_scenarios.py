@@ -1,4 +1,5 @@
-"""Makes the pathologies in molt_tui/scenarios/ from the recorded healthy run: `python -m tests.make_scenarios [NAME...]`.
+"""Makes pathologies in molt_tui/scenarios/ from the recorded healthy run: `python -m tests.make_scenarios [NAME...]`. (Others
+are recordings of sick runs of the real engine: equal-rewards and failing-rollouts; see molt_tui/scenarios/recorder.py.)
 
 Each is a function over the recorded steps. It changes every metric that the fault would change, from step ONSET on; times of
 events follow from time/step. What the fault does not touch stays as it was recorded.
@@ -229,14 +230,6 @@ def _reward_hacking(steps: Steps, dice: random.Random) -> None:
               rollout__response_len_mean=5.0 + 2.9 * s.grown, rollout__truncated_frac=0.35 * s.grown)  # fmt: skip
 
 
-@pathology("equal-rewards", "All rollouts of a group get the same reward", "same-reward")
-def _equal_rewards(steps: Steps, dice: random.Random) -> None:
-    """The task became too hard: every group gets nothing, so that no advantage and no gradient is left."""
-    for s in sick(steps):
-        s.put(reward__zero_std_group_frac=dice.choice((0.97, 1.0, 1.0)), reward__mean=0.002, reward__std=0.01, reward__max=0.25,
-              loss__policy=0.0, optim__grad_norm=0.001, env__exact=0.0)  # fmt: skip
-
-
 @pathology("sick-engine", "One engine serves old weights", "sick-engine", settings={"vllm.num_engines": 4})
 def _sick_engine(steps: Steps, dice: random.Random) -> None:
     """Engine 2 does not load updates any more: it samples with version 59 while the others go on."""
@@ -259,14 +252,6 @@ def _kv_pressure(steps: Steps, dice: random.Random) -> None:
     for s in sick(steps):
         s.scale(rollout__response_len_mean=1.4)
         s.retime(wait=1.6)
-
-
-@pathology("failing-rollouts", "Rollouts fail", "failing-rollouts")
-def _failing_rollouts(steps: Steps, dice: random.Random) -> None:
-    """The environment's service is away for a part of the calls: one rollout in four fails for good."""
-    for s in sick(steps):
-        s.put(rollout__failed=float(dice.randint(70, 100)), rollout__retried=float(dice.randint(120, 160)))
-        s.log.append("(AgentRunnerActor) rollout failed: ConnectionError: judge.example:8000 refused the connection")
 
 
 @pathology("grad-spike", "The gradient norm jumps", "grad-spike")

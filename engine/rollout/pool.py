@@ -28,6 +28,7 @@ from engine.rollout.transport import FinishedGroup, GroupSpec, Prompt, Sampling
 
 FAILURE_WINDOW_GROUPS = 64
 FAILURE_MIN_ROLLOUTS = 32  # fewer say nothing about a rate, unless the prompts end before
+MAX_TOLD = 50
 
 
 class RunFailed(RuntimeError):
@@ -75,9 +76,10 @@ class Batch:
 
 @dataclass
 class FailureBudget:
-    """Share of useless rollouts over the last groups."""
+    """Share of useless rollouts over the last groups. Every new reason is printed once, for the log."""
 
     limit: float
+    told: set[str] = field(default_factory=set)
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=FAILURE_WINDOW_GROUPS))
     reasons: deque[str] = field(default_factory=lambda: deque(maxlen=FAILURE_WINDOW_GROUPS))
 
@@ -85,6 +87,9 @@ class FailureBudget:
         useless = group.failed + sum(group.dropped.values())
         self.recent.append((useless, useless + len(group.rollouts)))
         self.reasons.extend(group.errors or group.dropped)
+        for reason in sorted({*group.errors} - self.told)[: max(0, MAX_TOLD - len(self.told))]:
+            self.told.add(reason)
+            print(f"rollout failed: {reason}", flush=True)
 
     def verdict(self, final: bool = False) -> str | None:
         """Why the run has to stop, or None. Few rollouts are judged only when no more will come (`final`)."""

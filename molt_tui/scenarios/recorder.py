@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.wire import RunDir
+from engine.wire import RunDir, encode_line
 from molt_tui.errors import MoltError, NotFound
 from molt_tui.scenarios.archive import FOLDER, SUFFIX, parse
 
@@ -25,8 +25,10 @@ LOG_LINES = 400
 PRIVATE = ("user", "host", "command", "commit")
 
 
-def record(path: Path, title: str, about: str, verdict: str, rollout_bytes: int = 300_000) -> bytes:
+def record(path: Path, title: str, about: str, verdict: str, rollout_bytes: int = 300_000, onset: int | None = None) -> bytes:
     """The bytes of a scenario. Names of people and machines are left out; rollouts up to a total size, evenly over steps.
+
+    With `onset`, the step at which its pathology began, the recording ends with the last step: it plays as a run that lives.
 
     Raises NotFound when this is no run directory, MoltError when the run is not over.
     """
@@ -36,7 +38,22 @@ def record(path: Path, title: str, about: str, verdict: str, rollout_bytes: int 
     if not (run.attempt(run.attempt_numbers()[-1]) / "exit.json").is_file():
         raise MoltError(f"{path.name} is still running; record it when it is over")
     content = ((name, data if name.endswith(".gz") else anonymous(data, run)) for name, data in _content(run, rollout_bytes))
-    return pack({"title": title, "about": about, "verdict": verdict}, content)
+    head: dict[str, Any] = {"title": title, "about": about, "verdict": verdict}
+    if onset is not None:
+        head |= {"ending": "live", "onset": onset}
+        content = without_end(list(content))
+    return pack(head, content)
+
+
+def without_end(content: list[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """The files up to the last step that trained, without what ended the run."""
+    streams = {name: [json.loads(line) for line in data.splitlines()] for name, data in content if name.endswith(".jsonl")}
+    last = max(r["t"] for records in streams.values() for r in records if "time/step" in r.get("metrics", ()))
+    for name, data in content:
+        if name in streams:
+            yield name, b"".join(encode_line(record) for record in streams[name] if record["t"] <= last)
+        elif not name.endswith("exit.json"):
+            yield name, data
 
 
 def pack(head: dict[str, Any], content: Iterable[tuple[str, bytes]]) -> bytes:
@@ -103,8 +120,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name, about in (("name", "name of the scenario"), ("title", "one line"), ("about", "what it shows"),
                         ("verdict", "the rule that it must show, e.g. completed")):  # fmt: skip
         parser.add_argument(f"--{name}", required=True, help=about)
+    parser.add_argument("--onset", type=int, help="step at which a pathology began; the recording then ends with its last step")
+    parser.add_argument("--rollout-bytes", type=int, default=300_000, help="size of all recorded rollouts")
     options = parser.parse_args(arguments)
-    data = record(options.rundir, options.title, options.about, options.verdict)
+    data = record(options.rundir, options.title, options.about, options.verdict, options.rollout_bytes, options.onset)
     scenario = parse(options.name, data)
     target = FOLDER / (options.name + SUFFIX)
     target.write_bytes(data)

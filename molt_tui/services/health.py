@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from molt_tui.facts import EVAL_ENDS, LONG_WINDOW, WINDOWED, Facts, Fault, Sample, finite
 from molt_tui.services import metrics
 from molt_tui.services.runs import Observed, Run, observed
 from molt_tui.store.database import Store
+from molt_tui.store.rows import number
 from molt_tui.store.runs import read_json
 from molt_tui.text import clean
 from molt_tui.verdict import Verdict, judge
@@ -63,7 +66,8 @@ class HealthReader:
 
     def _keep(self, run: Run, what: str, seen: Observed, read: Callable[[], T]) -> T:
         """What was read for this run, read again after new events or for another step."""
-        place, mark = (run.id, what.split()[0]), (seen.mark, what)
+        kind, _, at = what.partition(" ")
+        place, mark = (run.id, kind if at == "None" else f"past {kind}"), (seen.mark, at)
         known = self._kept.get(place)
         if known is None or known[0] != mark:
             known = self._kept[place] = (mark, read())
@@ -105,6 +109,39 @@ def checkpoint_before(store: Store, run: Run, at: int) -> int | None:
     """The last step up to `at` that was saved."""
     sql = "SELECT max(step) AS step FROM event_rows WHERE run_num = ? AND kind = 'checkpoint' AND step <= ?"
     return store.rows(sql, (run.num, at))[0]["step"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Version and attempt at a step, and when by the run's own clock; `t` is None for the present."""
+
+    version: int | None
+    attempt: int | None
+    t: float | None = None
+
+
+def moment(store: Store, run: Run, at: int | None) -> Moment:
+    """The moment at which step `at` was done; the present without one, or when that step is not known."""
+    points = metrics.series(store, run, "time/step", last=1, until=at) if at is not None else []
+    if not points or points[0].t is None:
+        return Moment(run.version, run.attempt)
+    sql = "SELECT version FROM event_rows WHERE run_num = ? AND kind = 'metrics' AND t <= ? ORDER BY t DESC LIMIT 1"
+    found = store.rows(sql, (run.num, points[0].t))
+    return Moment(found[0]["version"] if found else None, points[0].attempt, points[0].t)
+
+
+def layer_mismatch(store: Store, run: Run, last: int) -> tuple[tuple[int, tuple[float, ...] | None], ...]:
+    """(step, routing mismatch per MoE layer) of the newest steps; None where the step reported none."""
+    steps = [p.step for p in metrics.series(store, run, "time/step", last=last)]
+    lists = {p.step: p.value for p in metrics.series(store, run, "routing/layer_mismatch", last=last)}
+    return tuple((step, _shares(lists.get(step))) for step in steps)
+
+
+def _shares(value: Any) -> tuple[float, ...] | None:
+    """A list from the wire as numbers; what is none, or not finite, becomes NaN."""
+    if not isinstance(value, list) or not value:
+        return None
+    return tuple(math.nan if (share := number(v)) is None else share for v in value)
 
 
 def time_left(store: Store, run: Run, now: float) -> float | None:

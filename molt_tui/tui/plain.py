@@ -15,7 +15,8 @@ from textual.filter import LineFilter
 BRAILLE = range(0x2800, 0x2900)
 BY_DOTS = " .:;!|%#@"
 PLAIN = {
-    **dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True)), **dict(zip("▏▎▍▌▋▊▉", "||:=+*%", strict=True)), **dict.fromkeys("░▒▓", ":"),
+    **dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True)), **dict(zip("▏▎▍▌▋▊▉", "||:=+*%", strict=True)),
+    "░": ".", "▒": ":", "▓": "%",
     **dict.fromkeys("─╌┄▔‾", "-"), **dict.fromkeys("━═▬", "="), **dict.fromkeys("│┃║▕", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯┏┓┗┛┣┫┳┻╋╔╗╚╝╸╺╹╻", "+"), "…": "~", "·": ".", "•": "*", "–": "-", "—": "-", "±": "~",
     "←": "<", "→": ">", "↑": "^", "↓": "v", "◀": "<", "▶": ">", "▼": "v", "▽": "v", "▲": "!", "△": "^", "●": "*", "○": "o",

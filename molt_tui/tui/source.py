@@ -65,8 +65,9 @@ class Source(LaunchSource, ClusterSource, DataSource, Protocol):
         """Write a new file by its ending; returns what was done in words."""
         ...
 
-    def run(self, run_id: str, points: int) -> RunView:
-        """Everything the dashboard shows; at most `points` points per curve."""
+    def run(self, run_id: str, points: int, at: int | None = None, metric: str | None = None) -> RunView:
+        """Everything the dashboard shows, at most `points` points per curve; as it was when step `at` was the newest one,
+        with the curve of one more metric."""
         ...
 
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:

@@ -21,11 +21,12 @@ from molt_tui.tui.launch_answers import LaunchAnswers
 from molt_tui.tui.read_only import changes
 from molt_tui.tui.runs_source import RunsSource
 from molt_tui.tui.store_data import StoreData
-from molt_tui.tui.view import EventLine, RunView
+from molt_tui.tui.view import EventLine, Layers, RunView
 from molt_tui.tui.widgets.braille import Point, thin
 from molt_tui.verdict import Verdict, headline, judge
 
-CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl")
+CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl", "staleness/mean", "time/step")
+HEATMAP_STEPS = 400
 EVAL_SUFFIXES = ("/exact_frac", "/score_mean")
 EVENTS, LOG_LINES = 200, 500
 SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "note")
@@ -39,6 +40,8 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         self.home, self.read_only = home, read_only
         self._local = threading.local()
         self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
+        self._tails: dict[str, tuple[Any, tuple[str, ...]]] = {}
+        self._routing: dict[str, tuple[int | None, tuple[Layers, ...]]] = {}
         self._health = health.HealthReader()
 
     @property
@@ -57,17 +60,30 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         """How an active run does, in one verdict."""
         return headline(self._health.facts(self.store, run, seen, now))
 
-    def run(self, run_id: str, points: int) -> RunView:
+    def run(self, run_id: str, points: int, at: int | None = None, metric: str | None = None) -> RunView:
         run = runs.get_run(self.store, run_id)
         seen, now = runs.observed(self.store, run).get(run.id, health.UNSEEN), time.time()
-        facts, newest = self._health.facts(self.store, run, seen, now), self._health.newest(self.store, run, seen)
+        facts, newest = self._health.facts(self.store, run, seen, now, at), self._health.newest(self.store, run, seen)
         evals = tuple(key for key in newest if key.startswith("eval/") and key.endswith(EVAL_SUFFIXES))
-        curves = {key: self._curve(run, key, newest[key], points) for key in (*CURVES, *evals) if key in newest}
+        curves = {key: self._curve(run, key, newest[key], points)
+                  for key in dict.fromkeys((*CURVES, *evals, metric)) if key in newest}  # fmt: skip
+        moment = health.moment(self.store, run, at)
         return RunView(
-            run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=run.version, attempt=run.attempt,
-            age_s=_said(run, seen, now), config=facts.config, curves=curves, events=self._events(run, evals),
-            log=self._log(run),
+            run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=moment.version,
+            attempt=moment.attempt, age_s=_said(run, seen, now), at=at, newest_step=_last_step(run, newest),
+            state=clean(run.state), config=facts.config, curves=curves, layers=self._layers(run, newest), chosen=metric,
+            events=self._events(run, evals, moment.t), log=self._log(run),
         )  # fmt: skip
+
+    def _layers(self, run: runs.Run, newest: Mapping[str, metrics.Point]) -> tuple[Layers, ...]:
+        """Routing mismatch per layer over the newest steps, read again only after a new step."""
+        if "routing/layer_mismatch" not in newest:
+            return ()
+        mark = newest["time/step"].step if "time/step" in newest else None
+        known = self._routing.get(run.id)
+        if known is None or known[0] != mark:
+            known = self._routing[run.id] = (mark, health.layer_mismatch(self.store, run, HEATMAP_STEPS))
+        return known[1]
 
     def _curve(self, run: runs.Run, key: str, newest: metrics.Point, points: int) -> list[Point]:
         """A whole curve thinned to the screen, read again only after a new point."""
@@ -79,8 +95,8 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
             known = self._curves[place] = (mark, thin(whole, points))
         return known[1]
 
-    def _events(self, run: runs.Run, evals: Sequence[str]) -> tuple[EventLine, ...]:
-        """Events in words and, between them, what evaluations found."""
+    def _events(self, run: runs.Run, evals: Sequence[str], until: float | None) -> tuple[EventLine, ...]:
+        """Events in words and, between them, what evaluations found; up to a time of the run's own clock."""
         lines = []
         for event in metrics.events(self.store, run, kinds=SHOWN_KINDS, last=EVENTS):
             text = sentence(event["kind"], event["data"], event["step"], event["version"])
@@ -90,14 +106,21 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
             for point in metrics.series(self.store, run, key, last=EVENTS) if what == "exact_frac" else ():
                 text = f"eval {point.value:.3g} at step {point.step}, {name}" if isinstance(point.value, float) else ""
                 lines.append(EventLine(point.t, "eval", text, point.step))
-        return tuple(sorted((line for line in lines if line.text), key=lambda line: line.t or 0.0)[-EVENTS:])
+        shown = (line for line in lines if line.text and (until is None or (line.t or 0.0) <= until))
+        return tuple(sorted(shown, key=lambda line: line.t or 0.0)[-EVENTS:])
 
     def _log(self, run: runs.Run) -> tuple[str, ...]:
+        """The end of the newest log, read again only after it grew."""
         try:
-            found = logs.tail(logs.pick(run).path, LOG_LINES)[0]
+            path = logs.pick(run).path
+            found = path.stat()
+            mark = (path, found.st_size, found.st_mtime_ns)
+            if self._tails.get(run.id, (None,))[0] != mark:
+                lines = tuple(log_line(line) for line in logs.tail(path, LOG_LINES)[0])
+                self._tails[run.id] = (mark, lines)
         except (OSError, logs.NotFound):
             return ()
-        return tuple(log_line(line) for line in found)
+        return self._tails[run.id][1]
 
     @changes
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
@@ -113,6 +136,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _last_step(run: runs.Run, newest: Mapping[str, metrics.Point]) -> int | None:
+    """The newest step of which the metrics are there."""
+    return newest["time/step"].step if "time/step" in newest else run.step
 
 
 def _said(run: runs.Run, seen: runs.Observed, now: float) -> float | None:

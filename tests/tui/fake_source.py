@@ -68,6 +68,9 @@ def curve(count: int, scale: float, wobble: float) -> list[tuple[float, float]]:
     return [(i, scale * math.tanh(i / 60) + wobble * math.sin(i * 1.7) * math.sin(i * 0.31)) for i in range(1, count + 1)]
 
 
+LAYERS = tuple((i, None if 60 <= i < 70 else (0.3 * math.exp(-i / 40), 0.004, 0.0)) for i in range(1, 143))
+
+
 def view(**changes) -> RunView:
     """The dashboard of RUNS[0]; `metrics` replaces or (None) removes single metrics, other names replace fields."""
     metrics = {**METRICS, **changes.pop("metrics", {})}
@@ -80,6 +83,7 @@ def view(**changes) -> RunView:
     run = RUNS[0]
     values = {
         "run_id": run.id, "name": run.name, "facts": facts, "verdicts": judge(facts), "version": 142, "attempt": 1, "age_s": 1.0,
+        "newest_step": 142, "layers": LAYERS,
         "config": {"train.max_staleness": 2, "algo.advantage.is_correction_level": "token"}, "curves": curves,
         "events": EVENTS, "log": tuple(f"line {i}" for i in range(1, 60)),
     }  # fmt: skip
@@ -145,8 +149,17 @@ class FakeSource(FakeLaunch, FakeData):
         self.calls.append(("export", path))
         return f"written to {path}"
 
-    def run(self, run_id: str, points: int) -> RunView:
-        return replace(self.shown, run_id=run_id)
+    def run(self, run_id: str, points: int, at: int | None = None, metric: str | None = None) -> RunView:
+        """The same run; at a step of the past its reward is that of the curve, so that scrubbing shows."""
+        shown = replace(self.shown, run_id=run_id, chosen=metric)
+        if metric is not None and metric not in shown.curves:
+            shown = replace(shown, curves={**shown.curves, metric: curve(142, 3.0, 0.2)})
+        if at is None:
+            return shown
+        reward = next((y for x, y in shown.curves.get("reward/mean", ()) if x == at), 0.0)
+        metrics = {**shown.metrics, "reward/mean": reward, "queue/depth": at % 7}
+        facts = replace(shown.facts, state="running", step=at, metrics=metrics, steps=dict.fromkeys(metrics, at), beat_age_s=None)
+        return replace(shown, at=at, facts=facts, verdicts=judge(facts), version=at - 1)
 
     def control(self, run_id: str, name: str, args=None) -> str:
         self.calls.append((name, run_id))

@@ -18,7 +18,7 @@ from molt_tui.store.database import open_store
 from molt_tui.store.home import Home
 from molt_tui.store.ingest import ingest
 from molt_tui.verdict import ACTIVE, judge
-from tests.make_scenarios import LAST, ONSET, PATHOLOGIES, make
+from tests.make_scenarios import PATHOLOGIES, make
 
 WITHOUT_METRICS = {"no-beat", "stuck", "time-limit", "disk-full", "out-of-memory"}
 QUIET_S = 900.0  # long enough for every rule that waits for something
@@ -78,9 +78,10 @@ def test_a_scenario_is_quiet_before_its_onset_and_ends_with_its_verdict(home, na
     assert found[0].rule == scenario.verdict, found
     assert run.state == ("failed" if scenario.ending == "exit" else "running")
     assert found[0].action and found[0].healthy
-    early = [v for _, found in at_every_step(home, range(1, ONSET, 4)) for v in found if v.alarming]
+    early = [v for _, found in at_every_step(home, range(1, scenario.onset, 4)) for v in found if v.alarming]
     assert not early
-    last = next(at_every_step(home, range(LAST, LAST + 1)))[1]
+    steps = [item.payload["step"] for item in scenario.items if item.action == "events" and item.payload["kind"] == "metrics"]
+    last = next(at_every_step(home, range(max(steps), max(steps) + 1)))[1]
     assert name in WITHOUT_METRICS or last[0].rule == scenario.verdict
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.data import PromptStream, Source
 from engine.rollout.dispatch import NoRunner, RunnerDispatch, RunnerHangs
-from engine.rollout.pool import PoolSettings, RolloutPool, RunFailed, with_payloads
+from engine.rollout.pool import FailureBudget, PoolSettings, RolloutPool, RunFailed, with_payloads
 from engine.rollout.transport import FinishedGroup, GroupSpec, RolloutSummary, Sampling, SegmentSummary
 from tests.scripted import run_virtual
 
@@ -490,3 +490,10 @@ def test_a_hanging_runner_is_named():
             await RunnerDispatch([Runner(seconds=1e9)], limit_s=20.0)(spec)
 
     run_virtual(main())
+
+
+def test_every_new_reason_of_a_failure_is_printed_once(capsys):
+    budget = FailureBudget(0.5)
+    for reason in ("ConnectionError: refused", "ConnectionError: refused", "TimeoutError: no answer"):
+        budget.record(FinishedGroup("g", None, [], None, 0, failed=1, errors=[reason]))
+    assert capsys.readouterr().out == "rollout failed: ConnectionError: refused\nrollout failed: TimeoutError: no answer\n"

@@ -18,7 +18,7 @@ class RunControls:
     """Mixin of a screen with a `selected` run. Commands name the run they act on; stopping asks first."""
 
     CONTROLS: ClassVar[list[Binding]] = [
-        Binding("p", "pause", "Pause/resume", id="run.pause"),
+        Binding("p", "pause", "Pause", id="run.pause", tooltip="pause, go on, or start the next attempt"),
         Binding("x", "stop", "Stop", id="run.stop"),
         Binding("r", "relaunch", "Relaunch", id="run.relaunch"),
         Binding("c", "checkpoint", "Checkpoint", show=False, id="run.checkpoint"),

@@ -15,7 +15,7 @@ from molt_tui.tui.widgets.panel import Panel
 
 NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]",
-    "pageup": "page up", "pagedown": "page down", "escape": "esc",
+    "left_curly_bracket": "{", "right_curly_bracket": "}", "pageup": "page up", "pagedown": "page down", "escape": "esc",
 }  # fmt: skip
 
 

@@ -3,54 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.message import Message
 
-from molt_tui.tui import format
+from molt_tui.tui import catalog, format
 from molt_tui.tui.view import RunView
-from molt_tui.tui.widgets.braille import Point, plot
+from molt_tui.tui.widgets.braille import Point
+from molt_tui.tui.widgets.chart import AXIS, SERIES, ChartLook, chart, lost_points, shaped, value_at
 from molt_tui.tui.widgets.panel import Line, Panel
 
-AXIS = 8
-SERIES = ("$accent", "$warning", "$success")
+HINT = "left right move the cursor   s smooths   L logarithmic   m another metric"
+WORDS_FROM = 9  # lines of a panel from which figures stand below the curve
 
 
-def chart(curves: Sequence[Sequence[Point]], width: int, height: int) -> list[Line]:
-    """Curves with the range of values on the left and, where there is room, the range of steps below."""
-    if width <= AXIS + 4 or height < 1:
-        return []
-    with_steps = height >= 6 and width >= AXIS + 20
-    drawn = plot(curves, width - AXIS, height - with_steps)
-    if drawn is None:
-        return [Content.styled(format.ABSENT, "$quiet")]
-    canvas, (x0, x1), (y0, y1) = drawn
-    lines: list[Line] = []
-    rows = canvas.rows()
-    for i, runs in enumerate(rows):
-        label = _axis_label(y1) if i == 0 else (_axis_label(y0) if i == len(rows) - 1 else "")
-        cells = [(text, SERIES[series] if series >= 0 else "") for text, series in runs]
-        lines.append(Content.assemble((label.rjust(AXIS - 1) + "▏", "$quiet"), *cells))
-    if with_steps:
-        left, right = f"step {x0:.0f}", f"{x1:.0f}"
-        gap = max(1, width - AXIS - len(left) - len(right))
-        lines.append(Content.styled(" " * AXIS + left + " " * gap + right, "$quiet"))
-    return lines
+class CurvePanel(Panel):
+    """A panel with curves: logarithmic, smoothed, and with a cursor that takes the whole dashboard to a step."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "smooth", "Smooth", show=False, id="curve.smooth"),
+        Binding("L", "log", "Logarithmic", show=False, id="curve.log"),
+        Binding("left,h", "move(-1)", "Cursor", show=False, id="curve.left"),
+        Binding("right", "move(1)", "Cursor", show=False, id="curve.right"),
+    ]
+
+    class Moved(Message):
+        """The cursor was moved: by this many columns of `size` steps each."""
+
+        def __init__(self, by: int, size: int) -> None:
+            self.by, self.size = by, size
+            super().__init__()
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.chart_look = ChartLook()
+
+    def curves(self, data: Any) -> list[Sequence[Point]]:
+        """The curves that are drawn, the first one is read out."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The cursor moves in a zoomed curve; elsewhere its keys walk the panels."""
+        return self.screen.maximized is self if action == "move" else True
+
+    def drawn(self, data: Any, width: int, height: int, at: int | None) -> list[Line]:
+        """The chart; in a zoomed panel the keys that act on it below."""
+        zoomed = self.screen.maximized is self
+        look = ChartLook(self.chart_look.log, self.chart_look.smooth, at)
+        lines = chart(self.curves(data)[: len(SERIES)], width, height - zoomed, look)
+        return [*lines, Content.styled(HINT, "$quiet")] if zoomed else lines
+
+    def reading(self, data: Any, at: int | None) -> str:
+        """How the curve is drawn, and its smoothed value under the cursor."""
+        words = self.chart_look.words
+        curve = self.curves(data)[0] if self.curves(data) else ()
+        if at is not None and self.chart_look.smooth > 1:
+            value = value_at(shaped(curve, ChartLook(smooth=self.chart_look.smooth)), at)
+            words += f" {format.number(value)}"
+        return f"  ({words})" if words else ""
+
+    def action_smooth(self) -> None:
+        self.chart_look = self.chart_look.smoother()
+        self.redraw()
+
+    def action_log(self) -> None:
+        self.chart_look = self.chart_look.toggled()
+        self.redraw()
+
+    def action_move(self, by: int) -> None:
+        steps = [x for curve in self.curves(self.data) for x, _ in curve] if self.data is not None else []
+        if steps:
+            self.post_message(self.Moved(by, max(1, round((max(steps) - min(steps)) / max(1, self.size.width - AXIS)))))
 
 
-def _axis_label(value: float) -> str:
-    text = format.number(value)
-    return text if len(text) < AXIS else format.number(value, 2)
-
-
-def lost_points(points: Sequence[Point]) -> str:
-    """How many points of a curve cannot be drawn."""
-    count = sum(not isfinite(y) for _, y in points)
-    return f"  NaN/inf ×{count}" if count else ""
-
-
-class RewardPanel(Panel):
+class RewardPanel(CurvePanel):
     TITLE = "Reward"
     HELP = (
         "Mean reward of each training batch. eval: held-out prompts, sampled greedily unless the recipe says otherwise.\n"
@@ -63,28 +91,33 @@ class RewardPanel(Panel):
         evals = {key.split("/")[1]: (key, value) for key, value in sorted(view.family("eval/").items())
                  if key.endswith(("/exact_frac", "/score_mean"))}  # fmt: skip
         curves = [view.curves.get("reward/mean", ()), *(view.curves.get(key, ()) for key, _ in evals.values())]
-        return now, {name: value for name, (_, value) in evals.items()}, curves[: len(SERIES)]
+        return now, {name: value for name, (_, value) in evals.items()}, curves[: len(SERIES)], view.at
+
+    def curves(self, data: Any) -> list[Sequence[Point]]:
+        return data[2]
 
     def headline(self, data: Any) -> str:
-        now, evals, curves = data
+        now, evals, curves, at = data
         if "reward/mean" not in now:
             return ""
         held_out = "".join(f", eval {format.number(value)}" for value in list(evals.values())[:1])
-        return f"{format.number(now['reward/mean'])}{held_out}{lost_points(curves[0])}"
+        return f"{format.number(now['reward/mean'])}{held_out}{lost_points(curves[0])}{self.reading(data, at)}"
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
-        now, evals, curves = data
+        now, evals, _, at = data
         below: list[Line] = []
-        if height >= 9:
+        if height >= WORDS_FROM:
             words = [f"std {format.number(now.get('reward/std'))}", f"max {format.number(now.get('reward/max'))}"]
             if "reward/zero_std_group_frac" in now:
                 words.append(f"equal {format.share(now['reward/zero_std_group_frac'])}")
+            if "rollout/response_len_mean" in now:
+                words.append(f"length {format.number(now['rollout/response_len_mean'])}")
             words += [f"eval {name} {format.number(value)}" for name, value in list(evals.items())[1:]]
             below.append(Content.styled("  ".join(words), "$quiet"))
-        return [*chart(curves, width, height - len(below)), *below]
+        return [*self.drawn(data, width, height - len(below), at), *below]
 
 
-class LossPanel(Panel):
+class LossPanel(CurvePanel):
     TITLE = "Loss"
     HELP = (
         "The policy objective, the policy's entropy, the gradient norm before clipping and the learning rate.\n"
@@ -93,15 +126,49 @@ class LossPanel(Panel):
 
     def select(self, view: RunView) -> Any:
         now = view.pick("loss/policy", "loss/entropy", "loss/kl", "optim/grad_norm", "optim/lr")
-        return now, view.curves.get("loss/policy", ())
+        return now, view.curves.get("loss/policy", ()), view.at
+
+    def curves(self, data: Any) -> list[Sequence[Point]]:
+        return [data[1]]
 
     def headline(self, data: Any) -> str:
-        now, curve = data
-        return f"{format.number(now['loss/policy'])}{lost_points(curve)}" if "loss/policy" in now else ""
+        now, curve, at = data
+        if "loss/policy" not in now:
+            return ""
+        return f"{format.number(now['loss/policy'])}{lost_points(curve)}{self.reading(data, at)}"
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
-        now, curve = data
+        now, _, at = data
         named = (("entropy", "loss/entropy"), ("kl", "loss/kl"), ("grad", "optim/grad_norm"), ("lr", "optim/lr"))
         words = "  ".join(f"{word} {format.number(now[key])}" for word, key in named if key in now)
         below = [Content.styled(words, "$quiet")] if words and height > 1 else []
-        return [*chart([curve], width, height - len(below)), *below]
+        return [*self.drawn(data, width, height - len(below), at), *below]
+
+
+class MetricPanel(CurvePanel):
+    """Any metric that the run reports; the screen says which."""
+
+    TITLE = "Metric"
+    HELP = "The curve of one metric: m chooses another one, L makes it logarithmic, s smooths it, left and right move the cursor."
+
+    def select(self, view: RunView) -> Any:
+        key = view.chosen
+        return key, view.metrics.get(key or ""), view.curves.get(key or "", ()), view.lag(key or ""), view.at
+
+    def curves(self, data: Any) -> list[Sequence[Point]]:
+        return [data[2]]
+
+    def headline(self, data: Any) -> str:
+        key, value, curve, lag, at = data
+        if key is None:
+            return ""
+        unit = catalog.unit(key)
+        shown = f"{format.number(value)}{f' {unit}' if unit and value is not None else ''}"
+        return f"{key}  {shown}{lag}{lost_points(curve)}{self.reading(data, at)}"
+
+    def paint(self, data: Any, width: int, height: int) -> list[Line]:
+        key, value, curve, _, at = data
+        below: list[Line] = [Content.styled(catalog.meaning(key or ""), "$quiet")] if height > 3 else []
+        if not curve and value is not None:
+            return [f"{format.number(value)}", *below]
+        return [*self.drawn(data, width, height - len(below), at), *below]

@@ -6,10 +6,10 @@ from typing import Any
 
 from textual.content import Content
 
-from molt_tui.tui import format
+from molt_tui.tui import format, glyphs
 from molt_tui.tui.view import RunView
 from molt_tui.tui.widgets.panel import Line, Panel
-from molt_tui.tui.widgets.signals import labelled
+from molt_tui.tui.widgets.signals import CHART_LINES, labelled, over_time
 
 # word, metric, shade, colour: each part keeps its look, so that the bar reads without colour too
 PARTS: tuple[tuple[str, str, str, str], ...] = (
@@ -22,6 +22,8 @@ PARTS: tuple[tuple[str, str, str, str], ...] = (
     ("eval", "time/eval", "▞", "$secondary"),
     ("save", "time/checkpoint", "▞", "$warning"),
     ("report", "time/report", "▒", "$quiet"),
+    ("measure", "time/measure", "▓", "$secondary"),
+    ("drain", "time/drain", "░", "$accent"),
 )
 
 
@@ -34,12 +36,18 @@ class TimePanel(Panel):
 
     def select(self, view: RunView) -> Any:
         keys = [key for _, key, _, _ in PARTS]
-        return view.same_step("time/step", "time/step", "perf/rollout_tok_s", "perf/train_tok_s", *keys)
+        now = view.same_step("time/step", "time/step", "perf/rollout_tok_s", "perf/train_tok_s", *keys)
+        return now, view.curves.get("time/step", ()), view.at
 
     def headline(self, data: Any) -> str:
-        return format.seconds(data["time/step"]) if "time/step" in data else ""
+        return format.seconds(data[0]["time/step"]) if "time/step" in data[0] else ""
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
+        now, history, at = data
+        lines = self._split(now, width, height)
+        return lines + (over_time("step time", history, width, height - len(lines), at) if height > CHART_LINES else [])
+
+    def _split(self, data: dict[str, Any], width: int, height: int) -> list[Line]:
         total = data.get("time/step")
         measured = [(word, data[key], shade, style) for word, key, shade, style in PARTS
                     if isinstance(data.get(key), (int, float)) and data[key] > 0]  # fmt: skip
@@ -89,12 +97,19 @@ class EnginePanel(Panel):
     )
 
     def select(self, view: RunView) -> Any:
-        return view.family("engine/")
+        sick = [v.text for v in view.verdicts if v.rule in ("sick-engine", "kv-pressure")]
+        return view.family("engine/"), sick
 
     def headline(self, data: Any) -> str:
-        return "min/mean/max" if data else ""
+        return "min/mean/max" if data[0] else ""
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
+        now, sick = data
+        alarm: list[Line] = [Content.styled(f"{glyphs.MARK['warning']} {text}", "bold $text-warning") for text in sick]
+        return [*alarm, *self._figures(now, height - len(alarm))]
+
+    @staticmethod
+    def _figures(data: dict[str, Any], height: int) -> list[Line]:
         running = format.spread(data, "engine/running")
         waiting = format.spread(data, "engine/waiting")
         first = format.ABSENT if running is None else running + (f", {waiting} waiting" if waiting else "")

@@ -46,8 +46,13 @@ class Panel(Widget, can_focus=True):
         if seen == self._seen:
             return
         self.data, self._seen = data, seen
-        self._entitle()
-        self.refresh()
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw again what is already known."""
+        if self.data is not None:
+            self._entitle()
+            self.refresh()
 
     def _entitle(self) -> None:
         figures = self.headline(self.data)

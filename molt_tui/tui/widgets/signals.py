@@ -7,10 +7,11 @@ from typing import Any
 
 from textual.content import Content
 
+from molt_tui.facts import finite
 from molt_tui.tui import format, glyphs
 from molt_tui.tui.view import RunView
 from molt_tui.tui.widgets.braille import Point
-from molt_tui.tui.widgets.curves import chart
+from molt_tui.tui.widgets.chart import ChartLook, chart
 from molt_tui.tui.widgets.panel import Line, Panel
 
 LABEL = 11
@@ -31,13 +32,19 @@ def trend(curve: Sequence[Point], width: int) -> Content:
     return Content.styled(glyphs.sparkline([y for _, y in curve], max(0, width)), "$text-accent")
 
 
-def over_time(title: str, curve: Sequence[Point], width: int, height: int) -> list[Line]:
+def until(curve: Sequence[Point], at: int | None) -> Sequence[Point]:
+    """The part of a curve up to the step that is shown."""
+    return curve if at is None else [(x, y) for x, y in curve if x <= at]
+
+
+def over_time(title: str, curve: Sequence[Point], width: int, height: int, at: int | None) -> list[Line]:
     """A metric's history in the lines that are left: a chart when a panel is zoomed, one line of bars, or nothing."""
     if not curve or height < 1:
         return []
     if height < CHART_LINES:
         return [labelled(title, trend(curve, width - LABEL))]
-    return [Content(""), Content.styled(f"{title} over steps", "bold"), *chart([curve], width, min(20, height - 2))]
+    drawn = chart([curve], width, min(20, height - 2), ChartLook(mark=at))
+    return [Content(""), Content.styled(f"{title} over steps", "bold"), *drawn]
 
 
 class QueuePanel(Panel):
@@ -49,10 +56,10 @@ class QueuePanel(Panel):
 
     def select(self, view: RunView) -> Any:
         keys = ("queue/depth", "queue/capacity", "queue/in_flight_groups", "queue/in_flight_rollouts")
-        return view.pick(*keys), view.curves.get("queue/depth", ())
+        return view.pick(*keys), view.curves.get("queue/depth", ()), view.at
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
-        now, history = data
+        now, history, at = data
         depth, capacity = now.get("queue/depth"), now.get("queue/capacity")
         room = isinstance(depth, (int, float)) and isinstance(capacity, (int, float)) and capacity > 0
         share = depth / capacity if room else None
@@ -65,7 +72,7 @@ class QueuePanel(Panel):
         if rollouts is not None:
             flight += f", {format.number(rollouts)} rollouts"
         lines = [first, labelled("in flight", flight if groups is not None else format.ABSENT)]
-        return lines + over_time("depth", history, width, height - len(lines))
+        return lines + over_time("depth", history, width, height - len(lines), at)
 
 
 class StalenessPanel(Panel):
@@ -78,19 +85,19 @@ class StalenessPanel(Panel):
     def select(self, view: RunView) -> Any:
         keys = ("staleness/hist", "staleness/mean", "staleness/p95", "staleness/max", "staleness/masked_tokens",
                 "staleness/dropped_rollouts", "staleness/spanning_rollouts")  # fmt: skip
-        return view.pick(*keys), view.config.get("train.max_staleness")
+        return view.pick(*keys), view.config.get("train.max_staleness"), view.curves.get("staleness/mean", ()), view.at
 
     def headline(self, data: Any) -> str:
-        now, bound = data
+        now, bound, _, _ = data
         if "staleness/mean" not in now:
             return ""
         limit = "" if bound is None else f" of {bound}"
         return f"mean {format.number(now['staleness/mean'])}, max {format.number(now.get('staleness/max'))}{limit}"
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
-        now, _ = data
+        now, _, history, at = data
         counts = now.get("staleness/hist")
-        bins = [float(c) for c in counts if isinstance(c, (int, float))] if isinstance(counts, list) else []
+        bins = [c for c in map(finite, counts) if c is not None] if isinstance(counts, list) else []
         total = sum(bins)
         lines = self._bars(bins, total, width, height) if total > 0 else [labelled("versions", format.ABSENT)]
         if height > len(lines):
@@ -98,7 +105,7 @@ class StalenessPanel(Panel):
             if masked is not None or dropped is not None:
                 words = f"{format.number(masked)} tokens, {format.number(dropped)} rollouts"
                 lines.append(labelled("over age", words))
-        return lines
+        return lines + (over_time("mean", history, width, height - len(lines), at) if height > CHART_LINES else [])
 
     @staticmethod
     def _bars(bins: list[float], total: float, width: int, height: int) -> list[Line]:
@@ -128,14 +135,14 @@ class CorrectionPanel(Panel):
         keys = ("is/masked_frac", "is/masked_low_frac", "is/masked_high_frac", "is/masked_seq_frac", "is/ess_frac",
                 "is/kept_grad_frac", "is/ratio_mean", "is/clipped_frac", "is/truncated_frac")  # fmt: skip
         level = view.config.get("algo.advantage.is_correction_level")
-        return view.pick(*keys), level, view.curves.get("is/masked_frac", ())
+        return view.pick(*keys), level, view.curves.get("is/masked_frac", ()), view.at
 
     def headline(self, data: Any) -> str:
         level = data[1]
         return f"level {level}" if level else ""
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
-        now, level, history = data
+        now, level, history, at = data
         if level == "off":
             return [labelled("masked", "correction is off")]
         masked = now.get("is/masked_frac")
@@ -144,14 +151,14 @@ class CorrectionPanel(Panel):
             words += f", {format.share(now['is/masked_seq_frac'])} of sequences"
         alarm = "bold $text-error" if isinstance(masked, (int, float)) and masked >= 0.5 else ""
         room = min(12, width - LABEL - len(words) - 1)
-        first = labelled("masked", (words, alarm) if alarm else words, " ", trend(history, room) if room > 3 else "")
+        first = labelled("masked", (words, alarm) if alarm else words, " ", trend(until(history, at), room) if room > 3 else "")
         parts = [("kept", "is/kept_grad_frac"), ("ess", "is/ess_frac"), ("low", "is/masked_low_frac"),
                  ("high", "is/masked_high_frac")]  # fmt: skip
         reported = [f"{word} {format.share(now[key])}" for word, key in parts if key in now]
         lines = [first, *_flow(reported, width, height - 1)]
         if "is/ratio_mean" in now and height > len(lines):
             lines.append(labelled("ratio", f"{format.number(now['is/ratio_mean'], 4)} mean trainer/sampler"))
-        return lines + (over_time("masked", history, width, height - len(lines)) if height > CHART_LINES else [])
+        return lines + (over_time("masked", history, width, height - len(lines), at) if height > CHART_LINES else [])
 
 
 class MismatchPanel(Panel):
@@ -166,14 +173,14 @@ class MismatchPanel(Panel):
         keys = ("mismatch/k3_kl", "mismatch/abs_diff", "mismatch/max_prob_diff", "routing/mismatch_frac",
                 "routing/replayed_mismatch_frac", "routing/coverage_frac", "routing/token_mismatch_frac",
                 "offpolicy/k3_kl", "routing/layer_mismatch")  # fmt: skip
-        return view.pick(*keys), view.curves.get("mismatch/k3_kl", ())
+        return view.pick(*keys), view.curves.get("mismatch/k3_kl", ()), view.lag("mismatch/k3_kl"), view.at
 
     def headline(self, data: Any) -> str:
         k3 = data[0].get("mismatch/k3_kl")
-        return "" if k3 is None else f"probe k3 {format.number(k3)} nats"
+        return "" if k3 is None else f"probe k3 {format.number(k3)} nats{data[2]}"
 
     def paint(self, data: Any, width: int, height: int) -> list[Line]:
-        now, history = data
+        now, history, _, at = data
         off_policy, coverage = now.get("offpolicy/k3_kl"), now.get("routing/coverage_frac")
         lines = [
             labelled("off-policy", format.ABSENT if off_policy is None else f"k3 {format.number(off_policy)} nats"),
@@ -186,7 +193,7 @@ class MismatchPanel(Panel):
         layers = now.get("routing/layer_mismatch")
         if height > len(lines) and isinstance(layers, list):
             lines.append(labelled("by layer", ", ".join(format.share(v) for v in layers)))
-        return lines + over_time("k3", history, width, height - len(lines))
+        return lines + over_time("k3", history, width, height - len(lines), at)
 
     @staticmethod
     def _routing(now: dict[str, Any]) -> list[str | tuple[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from molt_tui.log_digest import LogLine, digest
 from molt_tui.tui import format
 from molt_tui.tui.view import EventLine, RunView
 from molt_tui.tui.widgets.panel import Line, Panel
@@ -55,18 +56,14 @@ class TailPanel(Panel):
         start = total if self.bottom is None else self.bottom
         end = max(min(page, total), start + by)
         self.bottom = None if end >= total else end
-        self._redraw()
+        self.redraw()
 
     def action_scroll_pages(self, by: int) -> None:
         self.action_scroll_lines(by * max(1, self.size.height - 1))
 
     def action_follow(self) -> None:
         self.bottom = None
-        self._redraw()
-
-    def _redraw(self) -> None:
-        self._entitle()
-        self.refresh()
+        self.redraw()
 
 
 class EventPanel(TailPanel):
@@ -84,7 +81,35 @@ class EventPanel(TailPanel):
 
 class LogPanel(TailPanel):
     TITLE = "Log"
-    HELP = "The end of the newest attempt's log. Control characters are shown, never interpreted."
+    HELP = (
+        "The end of the newest attempt's log: lines of this project and errors of anybody; what vLLM, Ray and other libraries\n"
+        "print is folded into counts, w shows it. Control characters are shown, never interpreted."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("w", "everything", "All lines", show=False, id="log.everything"),
+    ]
 
-    def select(self, view: RunView) -> Sequence[str]:
-        return tuple(view.log)
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.everything = False
+        self.lines: Sequence[str] = ()
+
+    def select(self, view: RunView) -> Sequence[LogLine]:
+        if self.data is None or view.log != self.lines:
+            self.lines = view.log
+            return digest(view.log, everything=self.everything)
+        return self.data
+
+    def headline(self, data: Any) -> str:
+        stopped = super().headline(data)
+        return ", ".join(filter(None, ["all lines" if self.everything else "", stopped]))
+
+    def line(self, item: LogLine) -> Line:
+        style = {"error": "$text-error", "noise": "$quiet"}.get(item.kind, "")
+        return Content.assemble((f"{item.count} × " if item.count > 1 else "", "bold $quiet"), (item.text, style))
+
+    def action_everything(self) -> None:
+        self.everything = not self.everything
+        self.bottom = None
+        self.data = digest(self.lines, everything=self.everything)
+        self.redraw()

@@ -46,14 +46,17 @@ class CurvePanel(Panel):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The cursor moves in a zoomed curve; elsewhere its keys walk the panels."""
-        return self.screen.maximized is self if action == "move" else True
+        return self.zoomed if action == "move" else True
+
+    @property
+    def zoomed(self) -> bool:
+        return self.is_attached and self.screen.maximized is self
 
     def drawn(self, data: Any, width: int, height: int, at: int | None) -> list[Line]:
         """The chart; in a zoomed panel the keys that act on it below."""
-        zoomed = self.screen.maximized is self
         look = ChartLook(self.chart_look.log, self.chart_look.smooth, at)
-        lines = chart(self.curves(data)[: len(SERIES)], width, height - zoomed, look)
-        return [*lines, Content.styled(HINT, "$quiet")] if zoomed else lines
+        lines = chart(self.curves(data)[: len(SERIES)], width, height - self.zoomed, look)
+        return [*lines, Content.styled(HINT, "$quiet")] if self.zoomed else lines
 
     def reading(self, data: Any, at: int | None) -> str:
         """How the curve is drawn, and its smoothed value under the cursor."""

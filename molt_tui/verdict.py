@@ -175,7 +175,7 @@ _is("stopping", "info", "stopping", "it writes a checkpoint, then ends", "ends w
 @rule(
     "not-finite",
     "critical",
-    "press x to stop it; launch again with a lower actor.adam.lr or actor.max_norm",
+    "press x to stop it; relaunch with a lower actor.adam.lr or actor.max_norm",
     "every metric is finite",
     lasts=True,
 )
@@ -193,7 +193,7 @@ def _not_finite(facts: Facts) -> str | None:
 @rule(
     "all-masked",
     "critical",
-    "widen algo.advantage.is_correction_threshold, or turn on train.routing_replay if the model is a MoE",
+    "widen algo.advantage.is_correction_threshold; a MoE: train.routing_replay",
     "a few per cent masked",
     lasts=True,
 )
@@ -212,7 +212,7 @@ def _all_masked(facts: Facts) -> str | None:
 @rule(
     "stuck",
     "critical",
-    "press l for the log: which actor spoke last; x stops it, p then goes on from the last checkpoint",
+    "press l for the log: who spoke last? x stops it, p then goes on",
     "a step every few seconds to minutes",
 )
 def _stuck(facts: Facts) -> str | None:
@@ -226,7 +226,7 @@ def _stuck(facts: Facts) -> str | None:
 @rule(
     "failing-rollouts",
     "critical",
-    "press l for the log: the environment's error is in it; or raise rollout.timeout_s",
+    "press l for the log: it names the error of the environment",
     "no rollout fails for good",
     lasts=True,
 )
@@ -256,7 +256,7 @@ def _skipped(facts: Facts) -> str | None:
 @rule(
     "same-reward",
     "warning",
-    "the task is too easy or too hard: change the prompts or the reward, or filter groups",
+    "too easy or too hard: change the prompts or the reward, or filter groups",
     "under half of the groups",
     lasts=True,
 )
@@ -285,7 +285,7 @@ def _replay_leaks(facts: Facts) -> str | None:
 @rule(
     "routing-gaps",
     "warning",
-    "press l: does every engine capture routing? What is not captured uses the live router",
+    "press l: does every engine capture routing? The rest uses the live router",
     "above 99 % covered",
     lasts=True,
 )
@@ -300,7 +300,7 @@ def _routing_gaps(facts: Facts) -> str | None:
 @rule(
     "mismatch-spike",
     "warning",
-    "compare vllm.dtype with fsdp.param_dtype; turn on train.routing_replay for a MoE",
+    "compare vllm.dtype with fsdp.param_dtype; a MoE: train.routing_replay",
     "k3 of the probe under 0.01 nats",
 )
 def _mismatch_spike(facts: Facts) -> str | None:
@@ -322,7 +322,7 @@ def _grad_spike(facts: Facts) -> str | None:
 @rule(
     "kl-spike",
     "warning",
-    "lower actor.adam.lr, raise the KL coefficient, or go back to an earlier checkpoint",
+    "lower actor.adam.lr, or raise algo.kl.init_coef",
     "within a few times its usual value",
 )
 def _kl_spike(facts: Facts) -> str | None:
@@ -352,7 +352,7 @@ def _entropy_collapse(facts: Facts) -> str | None:
 @rule(
     "reward-hacking",
     "warning",
-    "read the newest rollouts with the highest reward; the reward may pay for length",
+    "press t and read the rollouts of highest reward: it may pay for length",
     "the evaluation rises with the reward",
     lasts=True,
 )
@@ -394,7 +394,7 @@ def _sick_engine(facts: Facts) -> str | None:
 @rule(
     "kv-pressure",
     "warning",
-    "lower vllm.max_num_seqs or raise vllm.gpu_memory_utilization (on a CPU vllm.kv_cache_gb)",
+    "lower vllm.max_num_seqs or raise vllm.gpu_memory_utilization",
     "no preemptions",
 )
 def _kv_pressure(facts: Facts) -> str | None:
@@ -454,7 +454,7 @@ def _truncated(facts: Facts) -> str | None:
 @rule(
     "time-limit",
     "warning",
-    "press c to save a checkpoint now; for the next run lower ckpt.save_steps or raise slurm.time",
+    "press c to save one now; next time lower ckpt.save_steps or more slurm.time",
     "the next checkpoint comes before the limit",
 )
 def _time_limit(facts: Facts) -> str | None:
@@ -482,7 +482,7 @@ def _fault(facts: Facts) -> str | None:
 @rule(
     "starving",
     "warning",
-    "add engines (vllm.num_engines), raise train.max_staleness, or look for a sick engine",
+    "look for a sick engine; add some (vllm.num_engines)",
     "trainer idle under 25 %",
 )
 def _starving(facts: Facts) -> str | None:

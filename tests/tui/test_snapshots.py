@@ -24,7 +24,6 @@ CASES = {
     "run-light": {"shows": "balanced", "run": RUN, "theme": "molt-light"},
     "run-sick": {"shows": "is NaN", "run": RUN, "metrics": SICK},
     "run-empty": {"shows": "no step finished", "run": RUN, "metrics": dict.fromkeys(view().metrics)},
-    "run-zoom": {"shows": "std 0.490", "run": RUN, "keys": ["z"]},
     "traces": {"shows": "expected 391", "run": RUN, "keys": ["t"]},
     "traces-wide": {"shows": "expected 391", "run": RUN, "keys": ["t", "s", "s", "s"], "size": (150, 40)},
     "group": {"shows": "Marks", "run": RUN, "keys": ["t", "v"]},
@@ -36,6 +35,12 @@ CASES = {
     "query": {"shows": "2 rows", "keys": ["Q", "ctrl+r"]},
     "query-wide": {"shows": "tab reward", "keys": ["Q", "space", "r", "e", "w"], "size": (150, 40)},
     "query-saved": {"shows": "slowest steps", "keys": ["Q", "ctrl+o"]},
+    "run-zoom": {"shows": "std 0.490", "run": RUN, "keys": ["z", "left", "left"]},
+    "run-past": {"shows": "at step 120 of 142", "run": RUN, "keys": [*["left_curly_bracket"] * 2, *["left_square_bracket"] * 2]},
+    "run-alerts": {"shows": "healthy:", "run": RUN, "metrics": SICK, "keys": ["a"]},
+    "run-routing": {"shows": "not captured", "run": RUN, "keys": ["e"]},
+    "run-metric": {"shows": "KV cache in use", "run": RUN, "keys": ["m", *"kv max", "enter"]},
+    "run-mono": {"shows": "is NaN", "run": RUN, "metrics": SICK, "theme": "molt-mono"},
 }
 
 

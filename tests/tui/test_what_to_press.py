@@ -19,6 +19,7 @@ def test_every_rule_has_words_and_names_settings_that_exist():
         assert rule.about and rule.healthy, rule.name
         assert not {word for word in re.findall(r"\b[a-z]+(?:\.[a-z_]+)+", action)} - known, rule.name
         assert rule.level != "critical" or action, rule.name
+        assert len(action) <= 76, f"{rule.name}: it does not fit into 80 columns"
 
 
 def test_the_keys_named_in_actions_exist():

@@ -61,6 +61,7 @@ async def test_screen(open_app, name):
     async with open_app(source=source, **case) as driver:
         await driver.press(*keys)
         await driver.wait_for(shows)
+        await driver.settle()
         driver.app.cursor_blink = False
         picture = normalise(driver.app.export_screenshot(simplify=True))
     compare(name, picture)

@@ -153,7 +153,9 @@ class VllmConfig(Section):
     dtype: Literal["bfloat16", "float32", "float16"] = option("bfloat16", "compute type of the sampler")
     enforce_eager: bool = option(False, "no compilation and no CUDA graphs")
     gpu_memory_utilization: Share = option(0.85, "share of the GPU (on CPU: of the host) memory an engine may take")
-    kv_cache_gb: PositiveFloat = option(1.0, "KV cache of one engine on CPU, in GiB")
+    kv_cache_gb: PositiveFloat | None = option(
+        None, "KV cache of one engine, in GiB; empty: what gpu_memory_utilization leaves (CPU: 1)"
+    )
     max_num_seqs: PositiveInt = option(256, "sequences an engine runs at once")
     max_num_batched_tokens: PositiveInt | None = option(None, "token budget of one engine step")
     enable_prefix_caching: bool = option(False, "reuse KV of shared prefixes")

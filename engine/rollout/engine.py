@@ -37,7 +37,7 @@ class EngineSpec:
     tensor_parallel_size: int = 1
     max_model_len: int = 2048
     max_num_seqs: int = 256
-    kv_cache_gb: float = 1.0
+    kv_cache_gb: float | None = None
     seed: int = 0
     enforce_eager: bool = False
     gpu_memory_utilization: float = 0.85
@@ -427,10 +427,11 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         "worker_extension_cls": "engine.sync.worker.WorkerExtension",
         "weight_transfer_config": {"backend": "molt"},
     }
-    if spec.device == "cpu":
-        arguments["kv_cache_memory_bytes"] = int(spec.kv_cache_gb * 2**30)
-        if spec.tensor_parallel_size == 1:
-            arguments["distributed_executor_backend"] = "uni"
+    cache_gb = spec.kv_cache_gb or (1.0 if spec.device == "cpu" else None)
+    if cache_gb:
+        arguments["kv_cache_memory_bytes"] = int(cache_gb * 2**30)
+    if spec.device == "cpu" and spec.tensor_parallel_size == 1:
+        arguments["distributed_executor_backend"] = "uni"
     if spec.colocated:
         arguments["enable_sleep_mode"] = True
     for name in ("enable_chunked_prefill", "max_num_batched_tokens"):

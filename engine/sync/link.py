@@ -18,8 +18,6 @@ JOIN_TIMEOUT_S = 300.0
 class Link:
     """gloo, for tensors of any device. Rank 0 sends, every other member receives."""
 
-    fresh = True  # every received buffer stays as it is
-
     def __init__(
         self, host: str, port: int, rank: int, world: int, device: str = "cpu", timeout_s: float = JOIN_TIMEOUT_S
     ) -> None:
@@ -38,7 +36,7 @@ class Link:
             compat.broadcast(self._group, flat.cpu()).wait()
 
     def receive(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
-        """Buffers of these sizes in bytes, as sent. Unless `fresh`, each may change once the next one is asked for."""
+        """Buffers of these sizes in bytes, as sent. Each may change once the next one is asked for."""
         for size in sizes:
             staged = torch.empty(size, dtype=torch.uint8)
             compat.broadcast(self._group, staged).wait()
@@ -47,8 +45,6 @@ class Link:
 
 class NcclLink(Link):
     """NCCL, one GPU per member. A bucket is on its way while the one before is being used."""
-
-    fresh = False
 
     def _join(self, host: str, port: int, rank: int, world: int, timeout_s: float) -> Any:
         torch.cuda.set_device(self.device)
@@ -76,8 +72,6 @@ class NcclLink(Link):
 
 class IpcLink(Link):
     """Trainer and engine on one GPU: the engine maps the trainer's buffers; handles travel over gloo."""
-
-    fresh = False
 
     def send(self, flats: Sequence[torch.Tensor]) -> None:
         torch.cuda.synchronize(self.device)

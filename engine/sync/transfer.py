@@ -122,5 +122,5 @@ def receive(link: Link, manifest: WeightManifest) -> Iterator[list[tuple[str, to
     vLLM's loaders keep the tensors until their layer is complete."""
     buckets = plan_buckets(manifest)
     for flat, bucket in zip(link.receive([b.nbytes for b in buckets]), buckets, strict=True):
-        own = flat if link.fresh else flat.clone()
+        own = flat.clone()
         yield [(slot.name, slot.view(own)) for slot in bucket.slots]

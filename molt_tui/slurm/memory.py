@@ -108,7 +108,7 @@ def _sampler_parts(model: Architecture, config: Config, gpu_gib: float) -> tuple
     tensor_parallel = config.vllm.tensor_parallel_size
     size = 4 if config.vllm.dtype == "float32" else 2
     weights = size * model.total / tensor_parallel / GIB
-    cache = config.vllm.gpu_memory_utilization * gpu_gib - weights - SAMPLER_GIB
+    cache = config.vllm.kv_cache_gb or config.vllm.gpu_memory_utilization * gpu_gib - weights - SAMPLER_GIB
     split = 1 if model.latent_kv else min(tensor_parallel, model.kv_heads)
     per_token = size * model.kv_values_per_token / split
     tokens = max(0, int(cache * GIB / per_token))

@@ -7,7 +7,6 @@ import pytest_asyncio
 import torch
 
 from engine.placement import free_port
-from engine.rollout import engine as sampler
 from engine.rollout.engine import EngineSpec, VllmEngine
 from engine.rollout.transport import GenerateRequest, Sampling
 from engine.sync.link import open_link
@@ -41,14 +40,12 @@ class Rig:
     """An engine and the trainer's end of its link: on the same GPU, or for an engine of two GPUs through host memory."""
 
     @classmethod
-    async def start(cls, folder, monkeypatch, gpus=1):
+    async def start(cls, folder, gpus=1):
         rig, model = cls(), random_model(0)
         model.to(torch.bfloat16).save_pretrained(folder)
-        rig.engine, arguments = VllmEngine(), sampler.engine_arguments
-        # A cache of a given size: whatever else uses the GPU does not matter then.
-        monkeypatch.setattr(sampler, "engine_arguments", lambda spec: arguments(spec) | {"kv_cache_memory_bytes": 6 << 30})
+        rig.engine = VllmEngine()
         await rig.engine.start(EngineSpec(str(folder), device="cuda", max_model_len=768, max_num_seqs=64, enforce_eager=True,
-                                          gpu_memory_utilization=0.3, return_routed_experts=True, colocated=gpus == 1,
+                                          kv_cache_gb=6.0, return_routed_experts=True, colocated=gpus == 1,
                                           tensor_parallel_size=gpus))  # fmt: skip
         shapes = weight_shapes(model)
         rig.manifest = WeightManifest([n for n, _ in shapes], ["bfloat16"] * len(shapes), [s for _, s in shapes], 1 << 20)
@@ -72,8 +69,7 @@ class Rig:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rig(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        rig = await Rig.start(tmp_path_factory.mktemp("moe"), patch)
+    rig = await Rig.start(tmp_path_factory.mktemp("moe"))
     yield rig
     await rig.engine.shutdown()
 
@@ -111,8 +107,8 @@ async def test_a_sleeping_engine_gives_its_memory_back_and_keeps_its_requests(ri
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-async def test_an_engine_of_two_gpus_copies_the_shards_that_its_loaders_cut(tmp_path, monkeypatch):
-    rig = await Rig.start(tmp_path, monkeypatch, gpus=2)
+async def test_an_engine_of_two_gpus_copies_the_shards_that_its_loaders_cut(tmp_path):
+    rig = await Rig.start(tmp_path, gpus=2)
     try:
         loaded = [await rig.publish(seed) for seed in (1, 2)]
         assert loaded[0] != loaded[1] and loaded[0][0] != loaded[0][1]

@@ -36,6 +36,7 @@ def run_way(changes: dict, path: str, folder: Path, rank: int, world: int, port:
 
     from engine.train.actor import Trainer
     from engine.train.plan import TrainerSpec
+    from engine.train.weights import gathered_weights
 
     sections = {name: dict(values) for name, values in changes.items()}
     dtypes = ("bf16", "bfloat16") if device == "cuda" else ("fp32", "float32")
@@ -48,12 +49,11 @@ def run_way(changes: dict, path: str, folder: Path, rank: int, world: int, port:
     trainer.save(str(folder / "step-000001"))
     trainer.load(str(folder / "step-000001"))
     after = trainer.score([[1, 2, 3, 4], [5, 6, 7]])
-    trainer.prepare_weights()
     found = {key: [r.metrics.get(key) for r in reports] for key in ("loss/policy", "optim/grad_norm", "perf/gpu_mem_peak_gb")}
     found["replayed_mismatch"] = [r.metrics["routing/replayed_mismatch_frac"] for r in reports]
     found["scores"] = [float(x) for s in before for x in s]
     found["reloaded_equal"] = all((a == b).all() for a, b in zip(before, after, strict=True))
-    found["weights"] = sum(float(t.double().sum()) for _, t in trainer._gathered) if rank == 0 else None
+    found["weights"] = sum(float(t.double().sum()) for _, t in gathered_weights(trainer.policy.lm, torch.float32))
     del trainer
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ D, V, PADDED = 4, 5, 8
 class Tape:
     """A link to itself; like NCCL's, it fills two buffers in turn."""
 
-    device, fresh = torch.device("cpu"), False
+    device = torch.device("cpu")
 
     def __init__(self):
         self.sent = []

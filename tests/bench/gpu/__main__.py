@@ -40,9 +40,9 @@ SECTIONS = [
     Section("moe_1b", "models {models} moe_1b", 100, "1"),
     Section("own", "transfer own", 170),
     Section("stock", "transfer stock", 170),
-    Section("learn", "learn learn {models} {runs} --vllm.gpu_memory_utilization 0.45", 210, "0,1", ("dense",)),
+    Section("learn", "learn learn {models} {runs}", 210, "0,1", ("dense",)),
     Section("colocated", "learn colocated {models} {runs} --train.max_steps 60", 210, "1", ("dense",)),
-    Section("distill", "learn distill {models} {runs} --vllm.gpu_memory_utilization 0.4", 210, "1,0", ("dense",)),
+    Section("distill", "learn distill {models} {runs}", 210, "1,0", ("dense",)),
     Section("moe", "moe {models} {runs}", 280, "0,1", ("moe_1b", "own", "stock", "learn", "colocated", "distill")),
 ]
 

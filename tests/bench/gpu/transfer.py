@@ -90,18 +90,14 @@ async def start_engine(folder: Path, backend: str) -> VllmEngine:
     stock = sampler.engine_arguments
 
     def arguments(spec: EngineSpec) -> dict[str, Any]:
-        found = stock(spec) | {
-            "load_format": "dummy",
-            "kv_cache_memory_bytes": 4 << 30,
-            "weight_transfer_config": {"backend": backend},
-        }
+        found = stock(spec) | {"load_format": "dummy", "weight_transfer_config": {"backend": backend}}
         return found | {"worker_extension_cls": "tests.bench.gpu.transfer.BenchExtension"}
 
     sampler.engine_arguments = arguments
     engine = VllmEngine()
     started = time.perf_counter()
     await engine.start(EngineSpec(str(folder), device="cuda", max_model_len=1024, max_num_seqs=32, enforce_eager=True,
-                                  gpu_memory_utilization=0.3))  # fmt: skip
+                                  kv_cache_gb=4.0))  # fmt: skip
     report(f"transfer/{backend}_engine_start", time.perf_counter() - started, "s")
     return engine
 

@@ -68,7 +68,7 @@ def test_export_loads_in_transformers(mesh, tmp_path):
 class Tape:
     """A link to itself: what was sent is what is received."""
 
-    device, fresh = torch.device("cpu"), True
+    device = torch.device("cpu")
 
     def __init__(self, *_where):
         self.sent = []

@@ -61,10 +61,19 @@ async def test_screen(open_app, name):
     async with open_app(source=source, **case) as driver:
         await driver.press(*keys)
         await driver.wait_for(shows)
-        await driver.settle()
         driver.app.cursor_blink = False
-        picture = normalise(driver.app.export_screenshot(simplify=True))
+        picture = await still(driver)
     compare(name, picture)
+
+
+async def still(driver) -> str:
+    """The picture once it stands still: layout and footer follow what they show."""
+    before, picture = "", normalise(driver.app.export_screenshot(simplify=True))
+    while picture != before:
+        await driver.settle()
+        await driver.pilot.pause(0.05)
+        before, picture = picture, normalise(driver.app.export_screenshot(simplify=True))
+    return picture
 
 
 def compare(name: str, picture: str) -> None:

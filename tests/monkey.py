@@ -19,8 +19,11 @@ from tests.growing_run import GrowingRun
 from tests.ptydrive import PtyProgram
 
 LETTERS = "abcdefghijklmnoprstuvwxyzGLNSTRX0123456789"
-NAMED = ["\r", "\x1b", "\x1b", "\x1b", "\t", "\x1b[Z", "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F", " ", "/",
-         "?", ":", "[", "]", ",", ".", "<", ">", "+", "-", "=", "\x7f", "\x04", "\x15", "\x13", "\x0c"]  # fmt: skip
+NAMED = [
+    "\r", "\x1b", "\x1b", "\x1b",
+    "\t", "\x1b[Z", "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F",
+    " ", "/", "?", ":", "[", "]", ",", ".", "<", ">", "+", "-", "=", "\x7f", "\x04", "\x15", "\x13", "\x0c",
+]  # fmt: skip
 GROWTH = 1.10
 
 

@@ -1,6 +1,7 @@
-"""Rules that a configuration must keep beyond its types. Each rule yields problems with the reason and what to change.
+"""Rules that a configuration must keep beyond its types, with the reason and what to change.
 
-Free of torch. Files are looked at (agent module, datasets, model directory), nothing is imported or executed.
+A section of rules yields (broken, flag, message). Free of torch. Files are looked at (agent module, datasets, model
+directory), nothing is imported or executed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from engine.cluster_rules import CLUSTER_RULES
 from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
 from engine.flags import Problem, suggest
 
-Rule = Callable[[Config], Iterator[Problem]]
-RULES: list[Rule] = []
+Rules = Iterator[tuple[object, str, str]]
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
 MAX_STALENESS = 64
 DATASET_SUFFIXES = (".jsonl", ".parquet")
@@ -26,52 +26,54 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 def validate(config: Config) -> list[Problem]:
     """Every broken rule; empty when the configuration can run. Relative paths are taken from the working directory."""
-    return [problem for rule in (*RULES, *CLUSTER_RULES) for problem in rule(config)]
+    return [Problem(flag, message) for rules in SECTIONS for broken, flag, message in rules(config) if broken]
 
 
-def rule(check: Rule) -> Rule:
-    RULES.append(check)
-    return check
+def model_rules(c: Config) -> Rules:
+    flag, name = "actor.model_name_or_path", c.actor.model_name_or_path
+    tiny = name.startswith("tiny:")
+    yield not name, flag, f"no model is set; give a model directory, a hub name, or {' or '.join(TINY_MODELS)}"
+    yield tiny and name not in TINY_MODELS, flag, f"there is no built-in model '{name}'; there are {' and '.join(TINY_MODELS)}"
+    yield _no_model_directory(name), flag, f"{name} is not a model directory (it has no config.json)"
+    yield (c.tiny.top_k > c.tiny.num_experts, "tiny.top_k",
+           f"{c.tiny.top_k} experts per token, but there are only {c.tiny.num_experts} (tiny.num_experts)")  # fmt: skip
+    yield c.tiny.warmup_steps and not tiny, "tiny.warmup_steps", "only a tiny: model is warmed up; use 0"
+    dense, replays = _is_dense(name), c.train.routing_replay
+    yield replays and dense, "train.routing_replay", f"{name} has no experts whose choice could be replayed; leave it off"
+    yield (c.actor.freeze_moe_router and dense, "actor.freeze_moe_router",
+           f"{name} has no router that could be frozen; leave it off")  # fmt: skip
+    yield (c.train.routing_replay_border != "both" and not replays, "train.routing_replay_border",
+           "changes nothing without --train.routing_replay")  # fmt: skip
 
 
-@rule
-def model_is_given(config: Config) -> Iterator[Problem]:
-    flag, name = "actor.model_name_or_path", config.actor.model_name_or_path
-    if not name:
-        yield Problem(flag, f"no model is set; give a model directory, a hub name, or {' or '.join(TINY_MODELS)}")
-    elif name.startswith("tiny:") and name not in TINY_MODELS:
-        yield Problem(flag, f"there is no built-in model '{name}'; there are {' and '.join(TINY_MODELS)}")
-    elif name.startswith(("/", ".", "~")) and not (Path(name).expanduser() / "config.json").is_file():
-        yield Problem(flag, f"{name} is not a model directory (it has no config.json)")
+def _no_model_directory(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) and not (Path(name).expanduser() / "config.json").is_file()
 
 
-@rule
-def staleness_is_meant(config: Config) -> Iterator[Problem]:
-    # All groups that the bound admits are started at once.
-    if config.train.max_staleness > MAX_STALENESS:
-        yield Problem("train.max_staleness", f"at most {MAX_STALENESS}, got {config.train.max_staleness}")
+def _is_dense(model: str) -> bool:
+    """True when the model is known to have no experts; a hub name tells nothing."""
+    if model.startswith("tiny:"):
+        return model == "tiny:qwen3"
+    try:
+        settings = json.loads((Path(model).expanduser() / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    settings = settings.get("text_config", settings)
+    return not any(settings.get(key) for key in EXPERT_KEYS)
 
 
-@rule
-def seed_suits_every_generator(config: Config) -> Iterator[Problem]:
-    if not 0 <= config.train.seed < 2**31:
-        yield Problem("train.seed", f"must be at least 0 and below 2147483648, got {config.train.seed}")
-
-
-@rule
-def prompts_are_given(config: Config) -> Iterator[Problem]:
-    if not config.data.prompt_dataset:
-        yield Problem("data.prompt_dataset", "no prompts are set; give a JSONL or Parquet file, a dataset directory or "
-                      f"{GYM_PREFIX}NAME")  # fmt: skip
-
-
-@rule
-def datasets_exist(config: Config) -> Iterator[Problem]:
-    for flag, names, split in (("data.prompt_dataset", config.data.prompt_dataset, config.data.prompt_split),
-                               ("eval.dataset", config.eval.dataset, config.eval.split)):  # fmt: skip
+def prompt_rules(c: Config) -> Rules:
+    datasets, weights, flag = c.data.prompt_dataset, c.data.prompt_probs, "data.prompt_probs"
+    yield (not datasets, "data.prompt_dataset",
+           f"no prompts are set; give a JSONL or Parquet file, a dataset directory or {GYM_PREFIX}NAME")  # fmt: skip
+    for where, names, split in (("data.prompt_dataset", datasets, c.data.prompt_split),
+                                ("eval.dataset", c.eval.dataset, c.eval.split)):  # fmt: skip
         for name in names:
-            if (fault := _dataset_fault(name, split)) is not None:
-                yield Problem(flag, fault)
+            fault = _dataset_fault(name, split)
+            yield fault, where, fault or ""
+    yield (weights and len(weights) != len(datasets), flag,
+           f"{len(weights)} weights for {len(datasets)} datasets; give one per dataset")  # fmt: skip
+    yield weights and min(weights) <= 0, flag, "every weight must be above 0; leave a dataset out instead"
 
 
 def _dataset_fault(name: str, split: str) -> str | None:
@@ -88,50 +90,31 @@ def _dataset_fault(name: str, split: str) -> str | None:
     return None if any(any(path.glob(p)) for p in patterns) else f"{name} has no split '{split}' ({', '.join(patterns)})"
 
 
-@rule
-def mixing_weights_fit(config: Config) -> Iterator[Problem]:
-    weights, flag = config.data.prompt_probs, "data.prompt_probs"
-    if not weights:
-        return
-    if len(weights) != len(config.data.prompt_dataset):
-        yield Problem(flag, f"{len(weights)} weights for {len(config.data.prompt_dataset)} datasets; give one per dataset")
-    if min(weights) <= 0:
-        yield Problem(flag, "every weight must be above 0; leave a dataset out instead")
+def python_file_rules(c: Config) -> Rules:
+    flag, agent = "train.agent_path", c.train.agent_path
+    yield not agent and not c.distills, flag, "no agent is set; give the Python file that exports AgentRunner"
+    fault = _export_fault(agent, "AgentRunner", "class AgentRunner(StepEnvRunner)") if agent else None
+    yield fault, flag, fault or ""
+    flag, name, file = "algo.advantage.estimator_path", c.algo.advantage.estimator, c.algo.advantage.estimator_path
+    yield name == "own" and not file, flag, "no file is set; give the Python file that exports a function `estimator`"
+    yield file and name != "own", flag, f"changes nothing with {name}; add --algo.advantage.estimator own"
+    fault = _export_fault(file, "estimator", "def estimator(inputs)") if file and name == "own" else None
+    yield fault, flag, fault or ""
 
 
-@rule
-def agent_exports_a_runner(config: Config) -> Iterator[Problem]:
-    flag, name = "train.agent_path", config.train.agent_path
-    if name:
-        yield from _exports(flag, name, "AgentRunner", "class AgentRunner(StepEnvRunner)")
-    elif not config.distills:
-        yield Problem(flag, "no agent is set; give the Python file that exports AgentRunner")
-
-
-@rule
-def own_estimator_is_there(config: Config) -> Iterator[Problem]:
-    flag, advantage = "algo.advantage.estimator_path", config.algo.advantage
-    if advantage.estimator == "own" and not advantage.estimator_path:
-        yield Problem(flag, "no file is set; give the Python file that exports a function `estimator`")
-    elif advantage.estimator_path and advantage.estimator != "own":
-        yield Problem(flag, f"changes nothing with {advantage.estimator}; add --algo.advantage.estimator own")
-    elif advantage.estimator_path:
-        yield from _exports(flag, advantage.estimator_path, "estimator", "def estimator(inputs)")
-
-
-def _exports(flag: str, file: str, wanted: str, definition: str) -> Iterator[Problem]:
-    """Problems of a Python file that must bind `wanted` at its top level."""
+def _export_fault(file: str, wanted: str, definition: str) -> str | None:
+    """What is wrong with a Python file that must bind `wanted` at its top level."""
     try:
         tree = ast.parse(Path(file).expanduser().read_bytes(), file)
     except OSError as error:
-        yield Problem(flag, f"{file} cannot be read ({error.strerror})")
+        return f"{file} cannot be read ({error.strerror})"
     except (SyntaxError, ValueError) as error:
-        yield Problem(flag, f"{file} is not valid Python ({error})")
-    else:
-        if not _exported(tree) & {wanted, "*"}:
-            near = suggest(wanted, [n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))])
-            hint = f" ({near[0]} is there)" if near else ""
-            yield Problem(flag, f"{file} exports no {wanted}{hint}; add `{definition}` to it")
+        return f"{file} is not valid Python ({error})"
+    if _exported(tree) & {wanted, "*"}:
+        return None
+    near = suggest(wanted, [n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))])
+    hint = f" ({near[0]} is there)" if near else ""
+    return f"{file} exports no {wanted}{hint}; add `{definition}` to it"
 
 
 def _exported(tree: ast.Module) -> set[str]:
@@ -151,240 +134,129 @@ def _exported(tree: ast.Module) -> set[str]:
     return names
 
 
-@rule
-def group_estimators_have_groups(config: Config) -> Iterator[Problem]:
-    estimator, algo = config.algo.advantage.estimator, config.algo
-    if estimator in GROUP_ESTIMATORS and config.rollout.n_samples_per_prompt < 2:
-        yield Problem("rollout.n_samples_per_prompt", f"{estimator} compares the rollouts of one prompt; give at least 2, or "
-                      "use --algo.advantage.estimator reinforce")  # fmt: skip
-    low, high = algo.dynamic_filtering_range
-    if algo.dynamic_filtering_enable and config.rollout.n_samples_per_prompt < 2:
-        yield Problem("algo.dynamic_filtering_enable", "compares the rollouts of one prompt; give "
-                      "--rollout.n_samples_per_prompt 2 or more, or leave it off")  # fmt: skip
-    if low >= high:
-        yield Problem("algo.dynamic_filtering_range", f"low must be below high, got {low} {high}")
+def reward_rules(c: Config) -> Rules:
+    estimator, samples = c.algo.advantage.estimator, c.rollout.n_samples_per_prompt
+    yield (estimator in GROUP_ESTIMATORS and samples < 2, "rollout.n_samples_per_prompt",
+           f"{estimator} compares the rollouts of one prompt; give at least 2, or use "
+           "--algo.advantage.estimator reinforce")  # fmt: skip
+    yield (c.algo.dynamic_filtering_enable and samples < 2, "algo.dynamic_filtering_enable",
+           "compares the rollouts of one prompt; give --rollout.n_samples_per_prompt 2 or more, or leave it off")  # fmt: skip
+    for flag, (low, high) in (("algo.dynamic_filtering_range", c.algo.dynamic_filtering_range),
+                              ("reward.clip_range", c.reward.clip_range)):  # fmt: skip
+        yield low >= high, flag, f"low must be below high, got {low} {high}"
+    buffer, limit, coef = c.reward.overlong_buffer_len, c.data.max_len, c.reward.stop_properly_penalty_coef
+    yield (buffer is not None and buffer > limit, "reward.overlong_buffer_len",
+           f"{buffer} is more than a rollout may have (data.max_len {limit})")  # fmt: skip
+    flag = "reward.stop_properly_penalty_coef"
+    yield coef is not None and coef > 1, flag, f"above 1 truncated rollouts would be praised, got {coef}"
+    yield None not in (buffer, coef), flag, "punishes the same rollouts as reward.overlong_buffer_len; use one"
 
 
-@rule
-def length_penalties_fit(config: Config) -> Iterator[Problem]:
-    reward, limit = config.reward, config.data.max_len
-    buffer, coef = reward.overlong_buffer_len, reward.stop_properly_penalty_coef
-    if buffer is not None and buffer > limit:
-        yield Problem("reward.overlong_buffer_len", f"{buffer} is more than a rollout may have (data.max_len {limit})")
-    if coef is not None and coef > 1:
-        yield Problem("reward.stop_properly_penalty_coef", f"above 1 truncated rollouts would be praised, got {coef}")
-    if buffer is not None and coef is not None:
-        yield Problem("reward.stop_properly_penalty_coef", "punishes the same rollouts as reward.overlong_buffer_len; use one")
-
-
-@rule
-def correction_is_possible(config: Config) -> Iterator[Problem]:
-    advantage, flag = config.algo.advantage, "algo.advantage.is_correction_threshold"
-    band = advantage.is_correction_threshold
-    if len(band) not in (1, 2):
-        yield Problem(flag, f"takes low and high, or a single upper bound, got {len(band)} values")
-        return
-    preset = advantage.is_correction_preset
-    if preset and PRESETS[preset] != (advantage.is_correction_level, advantage.is_correction_mode):
-        yield Problem("algo.advantage.is_correction_preset", f"{preset} means level and mode {' '.join(PRESETS[preset])}; "
-                      "leave these two out, or the preset")  # fmt: skip
-    pair = (band[0], band[1]) if len(band) == 2 else (-math.inf, band[0])
-    reason = forbidden_correction(advantage.is_correction_level, advantage.is_correction_mode,
-                                  advantage.is_correction_gating, pair)  # fmt: skip
-    if reason:
-        yield Problem(flag if "threshold" in reason else "algo.advantage.is_correction_level", reason)
-
-
-@rule
-def kl_has_an_effect(config: Config) -> Iterator[Problem]:
-    kl, estimator = config.algo.kl, config.algo.advantage.estimator
-    if not kl.init_coef:
-        if kl.target is not None:
-            yield Problem("algo.kl.target", "steers a coefficient of 0, which stays 0; give --algo.kl.init_coef too")
-        return
-    if config.distills:
-        yield Problem("algo.kl.init_coef", "distillation is a KL to the teacher already; leave it 0")
-    elif not kl.use_loss and estimator not in TOKEN_REWARD_ESTIMATORS:
-        yield Problem("algo.kl.use_loss", f"{estimator} takes no reward of single tokens, so a KL in the reward would change "
-                      "nothing; use --algo.kl.use_loss")  # fmt: skip
-    if kl.use_loss and kl.estimator == "k1":
-        yield Problem("algo.kl.estimator", "the gradient of k1 in the loss is 0 on average; use k2 or k3")
-    if kl.ref == "rollout" and config.rollout.top_p < 1:
-        yield Problem("rollout.top_p", "below 1 the sampler's log-probs are those of a cut distribution, no measure for a KL; "
-                      "use 1, or --algo.kl.ref model")  # fmt: skip
-
-
-@rule
-def reference_is_used(config: Config) -> Iterator[Problem]:
-    flag, name = "ref.model_name_or_path", config.ref.model_name_or_path
-    needed = config.distills or (config.algo.kl.init_coef > 0 and config.algo.kl.ref == "model")
-    if needed and not name:
-        who = "distillation needs a teacher" if config.distills else "the KL needs a reference model"
-        yield Problem(flag, f"{who}; give its directory or name" + ("" if config.distills else ", or --algo.kl.ref rollout"))
-    elif name and not needed:
-        yield Problem(flag, "would be loaded for nothing; set --algo.kl.init_coef, or leave it out")
-    elif name.startswith("tiny:") and name != config.actor.model_name_or_path:
-        yield Problem(flag, f"{name} would be random weights; give a directory, or actor.model_name_or_path itself")
-    elif name.startswith(("/", ".", "~")) and not (Path(name).expanduser() / "config.json").is_file():
-        yield Problem(flag, f"{name} is not a model directory (it has no config.json)")
-
-
-@rule
-def stale_tokens_are_corrected(config: Config) -> Iterator[Problem]:
+def correction_rules(c: Config) -> Rules:
+    advantage, flag, top_p = c.algo.advantage, "algo.advantage.is_correction_threshold", c.rollout.top_p
+    level, mode, preset, band = (advantage.is_correction_level, advantage.is_correction_mode, advantage.is_correction_preset,
+                                 advantage.is_correction_threshold)  # fmt: skip
+    yield len(band) not in (1, 2), flag, f"takes low and high, or a single upper bound, got {len(band)} values"
+    if len(band) in (1, 2):
+        pair = (band[0], band[1]) if len(band) == 2 else (-math.inf, band[0])
+        reason = forbidden_correction(level, mode, advantage.is_correction_gating, pair) or ""
+        yield reason, flag if "threshold" in reason else "algo.advantage.is_correction_level", reason
+    meant = PRESETS[preset] if preset else (level, mode)
+    yield (meant != (level, mode), "algo.advantage.is_correction_preset",
+           f"{preset} means level and mode {' '.join(meant)}; leave these two out, or the preset")  # fmt: skip
     # At bound 0 nothing is in flight across an update, so partial rollouts need no correction there.
-    if config.algo.advantage.is_correction_level == "off" and config.train.max_staleness > 0:
-        yield Problem("algo.advantage.is_correction_level", f"train.max_staleness {config.train.max_staleness} trains on "
-                      "tokens of older versions, which needs a correction; use token, or --train.max_staleness 0")  # fmt: skip
+    yield (level == "off" and c.train.max_staleness > 0, "algo.advantage.is_correction_level",
+           f"train.max_staleness {c.train.max_staleness} trains on tokens of older versions, which needs a correction; "
+           "use token, or --train.max_staleness 0")  # fmt: skip
+    yield top_p > 1, "rollout.top_p", f"is a probability, at most 1, got {top_p}"
+    yield (top_p < 1 and level != "off", "rollout.top_p",
+           "below 1 the sampler's log-probs are those of a cut distribution, which the correction would take for a policy "
+           "change; use 1, or --algo.advantage.is_correction_level off")  # fmt: skip
 
 
-@rule
-def sampling_matches_the_correction(config: Config) -> Iterator[Problem]:
-    if config.rollout.top_p > 1:
-        yield Problem("rollout.top_p", f"is a probability, at most 1, got {config.rollout.top_p}")
-    if config.rollout.top_p < 1 and config.algo.advantage.is_correction_level != "off":
-        yield Problem("rollout.top_p", "below 1 the sampler's log-probs are those of a cut distribution, which the correction "
-                      "would take for a policy change; use 1, or --algo.advantage.is_correction_level off")  # fmt: skip
+def kl_rules(c: Config) -> Rules:
+    kl, estimator = c.algo.kl, c.algo.advantage.estimator
+    yield (not kl.init_coef and kl.target is not None, "algo.kl.target",
+           "steers a coefficient of 0, which stays 0; give --algo.kl.init_coef too")  # fmt: skip
+    on = kl.init_coef > 0
+    yield on and c.distills, "algo.kl.init_coef", "distillation is a KL to the teacher already; leave it 0"
+    yield (on and not c.distills and not kl.use_loss and estimator not in TOKEN_REWARD_ESTIMATORS, "algo.kl.use_loss",
+           f"{estimator} takes no reward of single tokens, so a KL in the reward would change nothing; use "
+           "--algo.kl.use_loss")  # fmt: skip
+    yield (on and kl.use_loss and kl.estimator == "k1", "algo.kl.estimator",
+           "the gradient of k1 in the loss is 0 on average; use k2 or k3")  # fmt: skip
+    yield (on and kl.ref == "rollout" and c.rollout.top_p < 1, "rollout.top_p",
+           "below 1 the sampler's log-probs are those of a cut distribution, no measure for a KL; use 1, or "
+           "--algo.kl.ref model")  # fmt: skip
+    flag, name, needed = "ref.model_name_or_path", c.ref.model_name_or_path, c.distills or (on and kl.ref == "model")
+    who = "distillation needs a teacher" if c.distills else "the KL needs a reference model"
+    yield needed and not name, flag, f"{who}; give its directory or name{'' if c.distills else ', or --algo.kl.ref rollout'}"
+    yield name and not needed, flag, "would be loaded for nothing; set --algo.kl.init_coef, or leave it out"
+    yield (needed and name.startswith("tiny:") and name != c.actor.model_name_or_path, flag,
+           f"{name} would be random weights; give a directory, or actor.model_name_or_path itself")  # fmt: skip
+    yield needed and _no_model_directory(name), flag, f"{name} is not a model directory (it has no config.json)"
 
 
-@rule
-def replay_needs_experts(config: Config) -> Iterator[Problem]:
-    name = config.actor.model_name_or_path
-    if config.train.routing_replay and _is_dense(name):
-        yield Problem("train.routing_replay", f"{name} has no experts whose choice could be replayed; leave it off")
-    if config.actor.freeze_moe_router and _is_dense(name):
-        yield Problem("actor.freeze_moe_router", f"{name} has no router that could be frozen; leave it off")
-    if config.train.routing_replay_border != "both" and not config.train.routing_replay:
-        yield Problem("train.routing_replay_border", "changes nothing without --train.routing_replay")
+def size_rules(c: Config) -> Rules:
+    size, whole, ranks, samples = c.train.batch_size, c.rollouts_per_batch, c.trainer_ranks, c.rollout.n_samples_per_prompt
+    flag, limit, most = "train.batch_size", c.data.max_len, c.train.max_tokens_per_gpu
+    yield (ranks > whole, "rollout.batch_size",
+           f"a batch of {whole} rollouts cannot feed {ranks} trainer ranks; raise it or "
+           "rollout.n_samples_per_prompt")  # fmt: skip
+    if size is not None:
+        yield (whole % size, flag,
+               f"{size} does not divide the {whole} rollouts of a batch (rollout.batch_size x "
+               "rollout.n_samples_per_prompt)")  # fmt: skip
+        yield (not whole % size and size % samples, flag,
+               f"{size} splits a prompt's rollouts; use a multiple of rollout.n_samples_per_prompt ({samples})")  # fmt: skip
+        yield (not whole % size and not size % samples and size < ranks, flag,
+               f"{size} rollouts cannot feed {ranks} trainer ranks")  # fmt: skip
+    for where, tokens in (("rollout", c.rollout.max_new_tokens), ("eval", c.eval.max_new_tokens)):
+        yield (tokens is not None and tokens >= limit, f"{where}.max_new_tokens",
+               f"{tokens} leaves no room for a prompt in data.max_len {limit}")  # fmt: skip
+    yield most < limit, "train.max_tokens_per_gpu", f"{most} is less than one rollout may have (data.max_len {limit})"
+    budget = c.vllm.max_num_batched_tokens
+    yield (c.vllm.enable_chunked_prefill is False and budget is not None and budget < limit, "vllm.max_num_batched_tokens",
+           f"{budget} is less than one prompt may have (data.max_len {limit}); raise it or use "
+           "--vllm.enable_chunked_prefill")  # fmt: skip
+    # All groups that the bound admits are started at once.
+    yield (c.train.max_staleness > MAX_STALENESS, "train.max_staleness",
+           f"at most {MAX_STALENESS}, got {c.train.max_staleness}")  # fmt: skip
+    yield c.vllm.gpu_memory_utilization == 0, "vllm.gpu_memory_utilization", "must be above 0"
+    yield (not 0 <= c.train.seed < 2**31, "train.seed",
+           f"must be at least 0 and below 2147483648, got {c.train.seed}")  # fmt: skip
 
 
-def _is_dense(model: str) -> bool:
-    """True when the model is known to have no experts; a hub name tells nothing."""
-    if model.startswith("tiny:"):
-        return model == "tiny:qwen3"
-    try:
-        settings = json.loads((Path(model).expanduser() / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    settings = settings.get("text_config", settings)
-    return not any(settings.get(key) for key in EXPERT_KEYS)
+def optimizer_rules(c: Config) -> Rules:
+    actor = c.actor
+    yield (actor.lr_scheduler != "constant" and c.train.max_steps is None, "train.max_steps",
+           f"the {actor.lr_scheduler} schedule needs to know the last step; set it, or use "
+           "--actor.lr_scheduler constant")  # fmt: skip
+    betas = actor.adam.betas
+    yield not all(0 <= beta < 1 for beta in betas), "actor.adam.betas", f"both lie in [0, 1), got {betas}"
+    reason = forbidden_loss(actor.loss_mode, actor.eps_clip_low_high, actor.dual_clip) or ""
+    yield reason, "actor.dual_clip" if reason.startswith("dual") else "actor.eps_clip_low_high", reason
+    yield (actor.entropy_coef is not None and actor.entropy_coef < 0, "actor.entropy_coef",
+           f"a negative bonus punishes exploration, got {actor.entropy_coef}")  # fmt: skip
 
 
-@rule
-def tiny_settings_fit(config: Config) -> Iterator[Problem]:
-    tiny = config.tiny
-    if tiny.top_k > tiny.num_experts:
-        yield Problem("tiny.top_k", f"{tiny.top_k} experts per token, but there are only {tiny.num_experts} (tiny.num_experts)")
-    if tiny.warmup_steps and not config.actor.model_name_or_path.startswith("tiny:"):
-        yield Problem("tiny.warmup_steps", "only a tiny: model is warmed up; use 0")
+def record_rules(c: Config) -> Rules:
+    trace, key, evaluation, path = c.trace, c.ckpt.best_metric_key, c.eval, c.ckpt.path
+    yield (trace.max_mb_per_step > trace.max_mb_per_run, "trace.max_mb_per_step",
+           f"{trace.max_mb_per_step} is more than the whole run may write (trace.max_mb_per_run "
+           f"{trace.max_mb_per_run})")  # fmt: skip
+    yield (key and not (key.startswith("eval/") and evaluation.steps > 0), "ckpt.best_metric_key",
+           "names a metric of the evaluations while training, such as eval/NAME/score_mean; set "
+           "--eval.steps, or leave it empty")  # fmt: skip
+    for name in ("eval_only", "steps", "eval_at_start", "eval_at_end"):
+        wanted = getattr(evaluation, name) > 0
+        yield wanted and not evaluation.dataset, "eval.dataset", f"eval.{name} is set, but there are no held-out prompts"
+    for flag, steps in (("eval.steps", evaluation.steps), ("ckpt.save_steps", c.ckpt.save_steps)):
+        yield steps != -1 and steps < 1, flag, f"is a number of steps, or -1 for never, got {steps}"
+    yield path and Path(path).expanduser().is_file(), "ckpt.path", f"{path} is a file; give a directory"
 
 
-@rule
-def batch_divides(config: Config) -> Iterator[Problem]:
-    size, whole = config.train.batch_size, config.rollouts_per_batch
-    if config.trainer_ranks > whole:
-        yield Problem("rollout.batch_size", f"a batch of {whole} rollouts cannot feed {config.trainer_ranks} trainer ranks; "
-                      "raise it or rollout.n_samples_per_prompt")  # fmt: skip
-    if size is None:
-        return
-    if whole % size:
-        yield Problem("train.batch_size", f"{size} does not divide the {whole} rollouts of a batch (rollout.batch_size x "
-                      "rollout.n_samples_per_prompt)")  # fmt: skip
-    elif size % config.rollout.n_samples_per_prompt:
-        yield Problem("train.batch_size", f"{size} splits a prompt's rollouts; use a multiple of rollout.n_samples_per_prompt "
-                      f"({config.rollout.n_samples_per_prompt})")  # fmt: skip
-    elif size < config.trainer_ranks:
-        yield Problem("train.batch_size", f"{size} rollouts cannot feed {config.trainer_ranks} trainer ranks")
-
-
-@rule
-def lengths_fit(config: Config) -> Iterator[Problem]:
-    limit = config.data.max_len
-    for flag, tokens in (("rollout.max_new_tokens", config.rollout.max_new_tokens),
-                         ("eval.max_new_tokens", config.eval.max_new_tokens)):  # fmt: skip
-        if tokens is not None and tokens >= limit:
-            yield Problem(flag, f"{tokens} leaves no room for a prompt in data.max_len {limit}")
-    if config.train.max_tokens_per_gpu < limit:
-        yield Problem("train.max_tokens_per_gpu", f"{config.train.max_tokens_per_gpu} is less than one rollout may have "
-                      f"(data.max_len {limit})")  # fmt: skip
-    budget = config.vllm.max_num_batched_tokens
-    if config.vllm.enable_chunked_prefill is False and budget is not None and budget < limit:
-        yield Problem("vllm.max_num_batched_tokens", f"{budget} is less than one prompt may have (data.max_len {limit}); "
-                      "raise it or use --vllm.enable_chunked_prefill")  # fmt: skip
-
-
-@rule
-def optimizer_is_sound(config: Config) -> Iterator[Problem]:
-    actor = config.actor
-    if actor.lr_scheduler != "constant" and config.train.max_steps is None:
-        yield Problem("train.max_steps", f"the {actor.lr_scheduler} schedule needs to know the last step; set it, or use "
-                      "--actor.lr_scheduler constant")  # fmt: skip
-    if not all(0 <= beta < 1 for beta in actor.adam.betas):
-        yield Problem("actor.adam.betas", f"both lie in [0, 1), got {actor.adam.betas}")
-    problem = forbidden_loss(actor.loss_mode, actor.eps_clip_low_high, actor.dual_clip)
-    if problem:
-        yield Problem("actor.dual_clip" if problem.startswith("dual") else "actor.eps_clip_low_high", problem)
-    if actor.entropy_coef is not None and actor.entropy_coef < 0:
-        yield Problem("actor.entropy_coef", f"a negative bonus punishes exploration, got {actor.entropy_coef}")
-
-
-@rule
-def ranges_are_ordered(config: Config) -> Iterator[Problem]:
-    low, high = config.reward.clip_range
-    if low >= high:
-        yield Problem("reward.clip_range", f"low must be below high, got {low} {high}")
-    if config.trace.max_mb_per_step > config.trace.max_mb_per_run:
-        yield Problem("trace.max_mb_per_step", f"{config.trace.max_mb_per_step} is more than the whole run may write "
-                      f"(trace.max_mb_per_run {config.trace.max_mb_per_run})")  # fmt: skip
-    if config.vllm.gpu_memory_utilization == 0:
-        yield Problem("vllm.gpu_memory_utilization", "must be above 0")
-
-
-@rule
-def best_checkpoint_is_measured(config: Config) -> Iterator[Problem]:
-    key = config.ckpt.best_metric_key
-    if key and not (key.startswith("eval/") and config.eval.steps > 0):
-        yield Problem("ckpt.best_metric_key", "names a metric of the evaluations while training, such as eval/NAME/score_mean; "
-                      "set --eval.steps, or leave it empty")  # fmt: skip
-
-
-@rule
-def evaluation_has_prompts(config: Config) -> Iterator[Problem]:
-    evaluation = config.eval
-    if evaluation.dataset:
-        return
-    for name, wanted in (("eval_only", evaluation.eval_only), ("steps", evaluation.steps > 0),
-                         ("eval_at_start", evaluation.eval_at_start),
-                         ("eval_at_end", evaluation.eval_at_end)):  # fmt: skip
-        if wanted:
-            yield Problem("eval.dataset", f"eval.{name} is set, but there are no held-out prompts")
-
-
-@rule
-def intervals_are_steps(config: Config) -> Iterator[Problem]:
-    for flag, steps in (("eval.steps", config.eval.steps), ("ckpt.save_steps", config.ckpt.save_steps)):
-        if steps != -1 and steps < 1:
-            yield Problem(flag, f"is a number of steps, or -1 for never, got {steps}")
-
-
-@rule
-def checkpoints_have_a_place(config: Config) -> Iterator[Problem]:
-    if config.ckpt.path is not None and Path(config.ckpt.path).expanduser().is_file():
-        yield Problem("ckpt.path", f"{config.ckpt.path} is a file; give a directory")
-
-
-@rule
-def cores_are_pinned_on_cpu(config: Config) -> Iterator[Problem]:
-    if config.placement.pin_cores and config.placement.device == "cuda":
-        yield Problem("placement.pin_cores", "splits CPU cores between sampler and trainer; leave it off with device cuda")
-
-
-@rule
-def colocated_engines_have_a_rank_each(config: Config) -> Iterator[Problem]:
-    flag, ranks = "placement.colocate", config.trainer_ranks
-    if not config.placement.colocate:
-        return
-    if config.placement.device == "cpu":
-        yield Problem(flag, "shares GPUs, and placement.device is cpu; leave it off, or use --placement.device cuda")
-    if config.vllm.num_engines != ranks or config.vllm.tensor_parallel_size != 1:
-        yield Problem(flag, f"puts one engine of one GPU beside each of the {ranks} trainer ranks; use --vllm.num_engines {ranks}"
-                      " --vllm.tensor_parallel_size 1")  # fmt: skip
+SECTIONS: tuple[Callable[[Config], Rules], ...] = (
+    model_rules, prompt_rules, python_file_rules, reward_rules, correction_rules, kl_rules, size_rules, optimizer_rules,
+    record_rules, *CLUSTER_RULES,
+)  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from engine.algo.names import PRESETS
 from engine.config import Config
 from engine.flags import resolve
-from engine.validate import RULES, validate
+from engine.validate import validate
 
 AGENT = "class AgentRunner:\n    pass\n"
 
@@ -188,4 +188,4 @@ def test_all_problems_at_once_and_quickly(folder):
     start = time.perf_counter()
     flags = {problem.flag for problem in validate(Config())}
     assert flags == {"actor.model_name_or_path", "data.prompt_dataset", "train.agent_path", "algo.advantage.is_correction_level"}
-    assert time.perf_counter() - start < 0.1 and len(RULES) > 15
+    assert time.perf_counter() - start < 0.1

@@ -12,7 +12,7 @@ def problems(**flags: str) -> list[str]:
     overrides = {name.replace("__", "."): value.split(" ") for name, value in flags.items()}
     config, wrong = resolve({}, overrides)
     assert not wrong, wrong
-    return [str(p) for rule in CLUSTER_RULES for p in rule(config)]
+    return [f"--{flag}: {message}" for rules in CLUSTER_RULES for broken, flag, message in rules(config) if broken]
 
 
 def test_defaults_are_sound():

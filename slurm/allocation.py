@@ -16,6 +16,7 @@ from engine.wire import RunDir, encode_line, write_atomic
 
 QUERY_SECONDS = 15.0
 OWNER = "owner.json"
+KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")  # how the cluster is reached
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,22 @@ def folder(run: RunDir) -> Path:
     return path
 
 
-def call(argv: Sequence[str], seconds: float = QUERY_SECONDS) -> tuple[int | None, str]:
+def call(
+    argv: Sequence[str], seconds: float = QUERY_SECONDS, environment: Mapping[str, str] | None = None
+) -> tuple[int | None, str]:
     """(exit code, output) of a Slurm program; None when it did not answer in time or is missing."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=seconds, stdin=subprocess.DEVNULL)
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=seconds,
+                              stdin=subprocess.DEVNULL, env=environment)  # fmt: skip
     except (subprocess.TimeoutExpired, OSError) as error:
         return None, f"{argv[0]}: {error}"
     return done.returncode, done.stdout + done.stderr
+
+
+def outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what Slurm set for this job: a job submitted with it would take it for its own."""
+    ours = ("SLURM_", "SBATCH_", "SRUN_", "SLURMD_")
+    return {name: value for name, value in environment.items() if name in KEPT or not name.startswith(ours)}
 
 
 def show_job(job_id: str, seconds: float = QUERY_SECONDS) -> dict[str, str]:

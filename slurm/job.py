@@ -18,7 +18,7 @@ from typing import Any
 from engine import processes
 from engine.supervisor import Refused, Supervisor
 from engine.wire import RunDir, encode_line, write_atomic
-from slurm.allocation import Job, call, folder, kill_wait, lost_nodes, read_settings, show_job
+from slurm.allocation import Job, call, folder, kill_wait, lost_nodes, outside, read_settings, show_job
 from slurm.decide import REQUEUED, WAIT_SECONDS, Action, next_action, reason_of_signal
 
 FENCE_SECONDS = 3.0
@@ -179,7 +179,7 @@ class RunningJob:
         """Where requeueing is not allowed: a new job that starts when this one has ended."""
         script = folder(self.run) / "batch.sh"
         argv = ["sbatch", "--parsable", f"--dependency=afterany:{self.job.id}", "--kill-on-invalid-dep=yes", str(script)]
-        code, text = call(argv, 60)
+        code, text = call(argv, 60, outside(self.job.environment))
         job_id = text.strip().split(";")[0].split()[-1] if code == 0 and text.strip() else ""
         if not job_id.isdigit():
             self._status(phase="failed", detail=f"could not requeue: {text.strip()[:200]}")

@@ -9,7 +9,7 @@ import pytest
 
 from engine.wire import RunDir
 from slurm import job as job_module
-from slurm.allocation import Job
+from slurm.allocation import Job, outside
 from slurm.decide import Action
 from slurm.job import JobSupervisor
 
@@ -64,3 +64,14 @@ def test_a_lost_node_is_named(supervisor, lost, words):
     found = supervisor({"JobState": "PENDING", "Restarts": "1"}, lost)
     found.signalled(signal.SIGTERM)
     assert found.explain("cancelled", "") == ("preempted", words)
+
+
+def test_a_successor_is_submitted_as_from_outside_of_the_job():
+    inside = {
+        "SLURM_RESTART_COUNT": "2",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "PATH": "/bin",
+        "MOLT_RUN": "/r",
+    }
+    assert outside(inside) == {"SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin", "MOLT_RUN": "/r"}

@@ -59,7 +59,6 @@ def test_what_the_account_does_not_allow(limited_desk: Desk, monkeypatch: pytest
     assert "you have no account 'lab2'" in refused(desk, "--slurm.account", "lab2")
     above = "01:00:00 is above the limit of account lab, 00:30:00"
     assert above in refused(desk, "--slurm.account", "lab", "--slurm.time", "01:00:00")
-    assert above in refused(desk, "--slurm.time", "01:00:00")  # it is the default account
     # Where nobody may read the limit, Slurm takes the job and never starts it: that is said as soon as Slurm says it.
     monkeypatch.setattr(Slurm, "associations", lambda *_: [])
     with desk.store.write() as connection:

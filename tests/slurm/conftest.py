@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,7 @@ def _cluster(name: str, options: list[str], extra: str = "") -> Iterator[Cluster
     if os.geteuid() != 0 and shutil.which("slurmctld") is None:
         pytest.skip("Slurm is not installed and only root can install it")
     cluster = Cluster(Path(f"/tmp/molt-{name}-{os.getpid()}"), options, extra)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that an end by time-out takes the daemons along
     cluster.start()
     try:
         yield cluster

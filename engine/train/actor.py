@@ -45,7 +45,7 @@ from engine.train.collate import (
 )
 from engine.train.critic import Critic
 from engine.train.device import ModelFlops, explained, peak_flops
-from engine.train.model import ModelOptions, load_causal_lm, shard_policy
+from engine.train.model import ModelOptions, PolicyModel, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, learning_rate_scale, set_learning_rate, update
 from engine.train.passes import (
     PassSettings,
@@ -57,7 +57,6 @@ from engine.train.passes import (
     train_pass,
 )
 from engine.train.plan import Measured, TraceTensors, TrainerSpec, TrainOrder, TrainReport
-from engine.train.reference import Reference
 from engine.train.replay import RoutingReplay
 from engine.train.weights import gathered_weights, save_hf, weight_shapes
 
@@ -80,6 +79,8 @@ class _Batch:
         try:
             with explained(phase):
                 yield
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()  # else the work of one phase is waited for in the next
         finally:
             self.seconds[phase] += time.perf_counter() - started
 
@@ -135,10 +136,9 @@ class Trainer:
         options = ModelOptions.of(self.config, spec.device)
         causal_lm = load_causal_lm(spec.model_path, mesh, options)
         self.model_config = causal_lm.config
-        self.routing, self.routing_shape = self._attach_routing(causal_lm)
         parameters = sum(p.numel() for p in causal_lm.parameters())
-        self.flops = ModelFlops.of(causal_lm, moe_layers(causal_lm))
         self.policy = shard_policy(causal_lm, mesh, options)
+        self.routing_shape = self._attach_routing()
         self.reference = self._load_reference(mesh, options)
         self.kl = KlControl.of(self.config)
         self.critic = self._load_critic(mesh, options)
@@ -150,15 +150,24 @@ class Trainer:
             "parameters": parameters,
             "vocab_size": self.model_config.vocab_size,
             "num_layers": self.model_config.num_hidden_layers,
-            "moe_layers": self.routing.layer_ids if self.routing else [],
+            "moe_layers": self.routing_shape.layer_ids if self.routing_shape else [],
         }
 
-    def _load_reference(self, mesh: DeviceMesh, options: ModelOptions) -> Reference | None:
+    def _load_reference(self, mesh: DeviceMesh, options: ModelOptions) -> PolicyModel | None:
+        """The frozen reference or teacher; its routers follow the sampler too, where they have the policy's shape."""
         if self.spec.reference_path is None:
             return None
         options = replace(options, gradient_checkpoint="none")
-        replay, vocab_size = self.config.train.routing_replay, self.model_config.vocab_size
-        return Reference(self.spec.reference_path, mesh, options, vocab_size, self.routing_shape, replay)
+        causal_lm = load_causal_lm(self.spec.reference_path, mesh, options).requires_grad_(False).eval()
+        reference, policy = causal_lm.config.vocab_size, self.model_config.vocab_size
+        if reference != policy:
+            raise ValueError(f"ref.model_name_or_path has {reference} token ids, the policy {policy}: use a model with the same "
+                             "tokenizer")  # fmt: skip
+        model = shard_policy(causal_lm, mesh, options)
+        layers = moe_layers(causal_lm)
+        if layers and routing_shape(layers) == self.routing_shape:
+            model.routing = RoutingReplay(layers, self.config.train.routing_replay)
+        return model
 
     def _load_critic(self, mesh: DeviceMesh, options: ModelOptions) -> Critic | None:
         config = self.config
@@ -175,16 +184,18 @@ class Trainer:
         np.random.seed(seed % 2**32)
         random.seed(seed)
 
-    def _attach_routing(self, causal_lm: torch.nn.Module) -> tuple[RoutingReplay | None, RoutingShape | None]:
-        layers = moe_layers(causal_lm)
+    def _attach_routing(self) -> RoutingShape | None:
+        layers, replay = moe_layers(self.policy.lm), self.config.train.routing_replay
+        self.flops = ModelFlops.of(self.policy.lm, layers)
         if not layers:
-            if self.config.train.routing_replay:
+            if replay:
                 raise ValueError("train.routing_replay needs a MoE model whose router is known: set it to false")
-            return None, None
+            return None
         if self.config.actor.freeze_moe_router:
             for layer in layers:
                 layer.router.requires_grad_(False)
-        return RoutingReplay(layers, self.config.train.routing_replay), routing_shape(layers)
+        self.policy.routing = RoutingReplay(layers, replay)
+        return routing_shape(layers)
 
     # Training
 
@@ -210,10 +221,10 @@ class Trainer:
     def _token_rewards(self, batch: MicroBatch) -> torch.Tensor:
         """-coefficient * KL to the reference, (B, T) at the sampled tokens."""
         sampled_BT = batch.sampled_BT
-        logprobs_BT = replayed_logprobs(self.policy, batch, sampled_BT, self.routing)
+        logprobs_BT = replayed_logprobs(self.policy, batch, sampled_BT)
         reference_BT = batch.rollout_logprobs_BT
         if not self.kl.to_rollout and self.reference is not None:
-            reference_BT = self.reference.logprobs(batch, sampled_BT)
+            reference_BT = replayed_logprobs(self.reference, batch, sampled_BT)
         kl_BT = kl_estimate(logprobs_BT, reference_BT, self.kl.settings.estimator, self.kl.to_rollout)
         self.kl.measured = add_sums(self.kl.measured, kl_sums(kl_BT, batch.mask_BT))
         return -self.kl.coef * kl_BT
@@ -284,15 +295,10 @@ class Trainer:
         """The policy before the batch; None where the training pass itself computes it: with a single optimizer step."""
         if len(steps) <= 1:
             return [[None] * len(step) for step in steps]
-        return [[replayed_logprobs(self.policy, b, b.mask_BT, self.routing) for b in step] for step in steps]
+        return [[replayed_logprobs(self.policy, b, b.mask_BT) for b in step] for step in steps]
 
     def _optimizer_step(
-        self,
-        batches: list[MicroBatch],
-        old: list[torch.Tensor | None],
-        settings: PassSettings,
-        order: TrainOrder,
-        state: _Batch,
+        self, batches: list[MicroBatch], old: list[torch.Tensor | None], settings: PassSettings, order: TrainOrder, state: _Batch
     ) -> None:
         with state.timed("forward_backward"):
             for index, (batch, old_BT) in enumerate(zip(batches, old, strict=True)):
@@ -301,11 +307,11 @@ class Trainer:
                 rows = traced_rows(order, batch)
                 reference_BT = None
                 if self.reference is not None and settings.policy.kl_coef and not settings.policy.kl_to_rollout:
-                    reference_BT = self.reference.logprobs(batch, batch.mask_BT)
+                    reference_BT = replayed_logprobs(self.reference, batch, batch.mask_BT)
                 if self.critic:
                     counts = settings.denominators(batch)
                     state.sums = add_sums(state.sums, self.critic.train_pass(batch, order, counts, self.spec.world, last))
-                sums, traces = train_pass(self.policy, batch, old_BT, settings, self.routing, rows, reference_BT)
+                sums, traces = train_pass(self.policy, batch, old_BT, settings, rows, reference_BT)
                 state.sums = add_sums(state.sums, sums)
                 state.traces += traces
         with state.timed("optim"):

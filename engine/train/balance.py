@@ -9,16 +9,9 @@ from engine.train.plan import OptimizerStep
 
 
 def plan_optimizer_steps(
-    lengths: Sequence[int],
-    tokens: Sequence[int],
-    rollouts: Sequence[int],
-    prompts: Sequence[int],
-    *,
-    rollouts_per_step: int,
-    ranks: int,
-    budget: int,
-    packed: bool = False,
-) -> list[OptimizerStep]:
+    lengths: Sequence[int], tokens: Sequence[int], rollouts: Sequence[int], prompts: Sequence[int], *, rollouts_per_step: int,
+    ranks: int, budget: int, packed: bool = False,
+) -> list[OptimizerStep]:  # fmt: skip
     """Cut a batch into optimizer steps and spread each one over the ranks.
 
     lengths   tokens of each sample (segment), prompt included

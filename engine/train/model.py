@@ -21,6 +21,7 @@ from engine.compat import moe_layers
 from engine.compat_automodel import automodel_causal_lm, automodel_has_class
 from engine.config import Config
 from engine.train.packing import Packing, use_packed_attention
+from engine.train.replay import RoutingReplay
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -72,16 +73,13 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.lm = causal_lm
         self.chunk_tokens = chunk_tokens
+        self.routing: RoutingReplay | None = None
         self._attention = use_packed_attention(causal_lm) if packed else None
 
     def forward(
-        self,
-        input_ids_BT: torch.Tensor,
-        wanted_BT: torch.Tensor,
-        temperatures_BT: torch.Tensor | None = None,
-        entropy_gradient: bool = False,
-        packing: Packing | None = None,
-    ) -> TokenOutputs:
+        self, input_ids_BT: torch.Tensor, wanted_BT: torch.Tensor, temperatures_BT: torch.Tensor | None = None,
+        entropy_gradient: bool = False, packing: Packing | None = None,
+    ) -> TokenOutputs:  # fmt: skip
         """Right-padded rows of at least 2 tokens: causal attention never sees padding on the right, so there is no mask.
 
         wanted_BT  bool, tokens whose log-prob is needed; the projection runs for these alone. Column 0 must be False

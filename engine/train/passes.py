@@ -17,7 +17,7 @@ from engine.train.collate import MicroBatch
 from engine.train.model import PolicyModel
 from engine.train.packing import Packing
 from engine.train.plan import OptimizerStep, TraceTensors
-from engine.train.replay import RoutingReplay, finish_routing
+from engine.train.replay import finish_routing
 
 
 @dataclass(frozen=True)
@@ -36,33 +36,27 @@ class PassSettings:
 
 
 def train_pass(
-    policy: PolicyModel,
-    batch: MicroBatch,
-    old_logprobs_BT: torch.Tensor | None,
-    settings: PassSettings,
-    routing: RoutingReplay | None,
-    traced_rows: list[int],
+    policy: PolicyModel, batch: MicroBatch, old_logprobs_BT: torch.Tensor | None, settings: PassSettings, traced_rows: list[int],
     reference_BT: torch.Tensor | None = None,
-) -> tuple[Sums, list[TraceTensors]]:
+) -> tuple[Sums, list[TraceTensors]]:  # fmt: skip
     """Forward and backward of one micro-batch; gradients accumulate in the policy.
 
     Gradients are averaged over ranks by FSDP, so the loss is multiplied by their number: what is added up in the end is
     the aggregate over the whole optimizer step.
     """
-    if routing is not None:
-        routing.begin(batch.routing)
+    if policy.routing is not None:
+        policy.routing.begin(batch.routing)
     output = policy(batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, bool(settings.policy.entropy_coef), batch.packing)
     loss, sums = policy_objective(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
-        output.entropy_BT, settings.policy, settings.denominators(batch),
-        reference_BT,
+        output.entropy_BT, settings.policy, settings.denominators(batch), reference_BT,
     )  # fmt: skip
     (loss * settings.world).backward()
     current_BT = output.logprobs_BT.detach() if old_logprobs_BT is None else old_logprobs_BT
     sums |= gap_sums(current_BT, batch.rollout_logprobs_BT, batch.mask_BT)
     mismatch_NL = None
-    if routing is not None:
-        routing_sums, mismatch_NL = routing.end()
+    if policy.routing is not None:
+        routing_sums, mismatch_NL = policy.routing.end()
         sums |= routing_sums
         if batch.packing is not None:
             mismatch_NL = batch.packing.unpack(mismatch_NL, batch.mask_BT[:, 1:].numel())
@@ -72,12 +66,9 @@ def train_pass(
 
 @torch.no_grad()
 def logprob_pass(
-    policy: PolicyModel,
-    input_ids_BT: torch.Tensor,
-    wanted_BT: torch.Tensor,
-    temperatures_BT: torch.Tensor | None = None,
+    policy: PolicyModel, input_ids_BT: torch.Tensor, wanted_BT: torch.Tensor, temperatures_BT: torch.Tensor | None = None,
     packing: Packing | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Log-probs (B, T) of the wanted tokens under the present weights."""
     logprobs_BT = policy(input_ids_BT, wanted_BT, temperatures_BT, packing=packing).logprobs_BT
     # A forward without backward leaves the root gathered; the next one would then compute with old weights.
@@ -85,20 +76,14 @@ def logprob_pass(
     return logprobs_BT
 
 
-def replayed_logprobs(
-    policy: PolicyModel, batch: MicroBatch, wanted_BT: torch.Tensor, routing: RoutingReplay | None
-) -> torch.Tensor:
+def replayed_logprobs(policy: PolicyModel, batch: MicroBatch, wanted_BT: torch.Tensor) -> torch.Tensor:
     """Log-probs (B, T) of the wanted tokens, with the replay of the training pass but not measured."""
-    with routing.unmeasured(batch.routing) if routing else nullcontext():
+    with policy.routing.unmeasured(batch.routing) if policy.routing else nullcontext():
         return logprob_pass(policy, batch.input_ids_BT, wanted_BT, batch.temperatures_BT, batch.packing)
 
 
 def trace_rows(
-    batch: MicroBatch,
-    logprobs_BT: torch.Tensor,
-    mismatch_NL: torch.Tensor | None,
-    policy: PolicySettings,
-    rows: list[int],
+    batch: MicroBatch, logprobs_BT: torch.Tensor, mismatch_NL: torch.Tensor | None, policy: PolicySettings, rows: list[int]
 ) -> list[TraceTensors]:
     """Per-token outcome of the traced rows: `kept` where the token is trained and the correction left it a gradient."""
     weights_BT = importance_weights(logprobs_BT, batch.rollout_logprobs_BT, batch.mask_BT, policy.correction).weights_ST

@@ -38,26 +38,23 @@ class RoutingReplay:
         self.layer_ids = [layer.layer_id for layer in layers]
         self.replay = replay
         self._targets: RoutingTargets | None = None
-        self._live: list[torch.Tensor | None] = [None] * len(layers)
-        self._chosen: list[torch.Tensor | None] = [None] * len(layers)
-        self._consumed: list[list[torch.Tensor]] = [[] for _ in layers]
         for index, layer in enumerate(layers):
             layer.replace(partial(self._choose, index))
-            layer.experts.register_forward_pre_hook(self._experts_hook(index, layer.ids_argument))
+            layer.experts.register_forward_pre_hook(partial(self._note_consumed, index, layer.ids_argument))
 
     def begin(self, targets: RoutingTargets) -> None:
         """From here on every pass through the routers belongs to this micro-batch, recomputation included."""
         self._targets = targets
-        self._live = [None] * len(self.layer_ids)
-        self._chosen = [None] * len(self.layer_ids)
-        self._consumed = [[] for _ in self.layer_ids]
+        self._live: dict[int, torch.Tensor] = {}
+        self._chosen: dict[int, torch.Tensor] = {}
+        self._consumed: list[list[torch.Tensor]] = [[] for _ in self.layer_ids]
 
     def end(self) -> tuple[Sums, torch.Tensor]:
         """Forget the targets; returns the sums behind routing/* and the live mismatch (N, L) of counted positions."""
         targets, self._targets = self._targets, None
         if targets is None:
             raise RuntimeError("RoutingReplay.end without begin")
-        live_NLk = torch.stack([ids for ids in self._live if ids is not None], dim=1)
+        live_NLk = torch.stack([self._live[index] for index in range(len(self.layer_ids))], dim=1)
         return routing_sums(targets, live_NLk, self._consumed)
 
     @contextmanager
@@ -73,18 +70,15 @@ class RoutingReplay:
         """The ids of one router for this pass; a recomputation gets those of the first pass, whatever the rounding says."""
         if self._targets is None:
             return live_Nk
-        if self._live[index] is None:
+        if index not in self._live:
             target_Nk = self._targets.ids_NLk[:, index]
             self._live[index] = live_Nk
             self._chosen[index] = torch.where((target_Nk >= 0).all(-1, keepdim=True), target_Nk, live_Nk)
         return self._chosen[index] if self.replay else live_Nk
 
-    def _experts_hook(self, index: int, ids_argument: int):
-        def note_consumed(_experts: nn.Module, inputs: tuple) -> None:
-            if self._targets is not None:
-                self._consumed[index].append(inputs[ids_argument])
-
-        return note_consumed
+    def _note_consumed(self, index: int, ids_argument: int, _experts: nn.Module, inputs: tuple) -> None:
+        if self._targets is not None:
+            self._consumed[index].append(inputs[ids_argument])
 
 
 def differs_as_set(first_Nk: torch.Tensor, second_Nk: torch.Tensor) -> torch.Tensor:

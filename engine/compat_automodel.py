@@ -96,6 +96,21 @@ def gates(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
+_GROUPED = {"gate_and_up_projs": "gate_up_proj", "down_projs": "down_proj"}
+
+
+def hf_tensors(adapter: Any, name: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """A whole parameter of AutoModel's class as transformers spells it, experts still fused; by the model's adapter.
+
+    Grouped experts are turned here, as views (E, out, in): the adapter would copy each and empty CUDA's cache each time.
+    """
+    prefix, _, kind = name.rpartition(".")
+    plain = getattr(adapter, "_expert_path_segment", None) == "mlp.experts" and getattr(adapter, "_is_gated_moe", False)
+    if plain and kind in _GROUPED:
+        return [(f"{prefix}.{_GROUPED[kind]}", tensor.transpose(1, 2))]
+    return adapter.convert_single_tensor_to_hf(name, tensor)
+
+
 def replace_choice(gate: nn.Module, choose: Choose) -> None:
     """Let `choose(live ids (N, k))` give the ids of every forward pass; the gate gathers their weights from its live scores.
 

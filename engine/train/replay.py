@@ -45,6 +45,8 @@ class RoutingReplay:
     def begin(self, targets: RoutingTargets) -> None:
         """From here on every pass through the routers belongs to this micro-batch, recomputation included."""
         self._targets = targets
+        self._ids_NLk = targets.ids_NLk.long()
+        self._reported_NL1 = (targets.ids_NLk >= 0).all(-1, keepdim=True)
         self._live: dict[int, torch.Tensor] = {}
         self._chosen: dict[int, torch.Tensor] = {}
         self._consumed: list[list[torch.Tensor]] = [[] for _ in self.layer_ids]
@@ -71,9 +73,8 @@ class RoutingReplay:
         if self._targets is None:
             return live_Nk
         if index not in self._live:
-            target_Nk = self._targets.ids_NLk[:, index]
             self._live[index] = live_Nk
-            self._chosen[index] = torch.where((target_Nk >= 0).all(-1, keepdim=True), target_Nk, live_Nk)
+            self._chosen[index] = torch.where(self._reported_NL1[:, index], self._ids_NLk[:, index], live_Nk)
         return self._chosen[index] if self.replay else live_Nk
 
     def _note_consumed(self, index: int, ids_argument: int, _experts: nn.Module, inputs: tuple) -> None:
@@ -98,11 +99,8 @@ def routing_sums(
     counted_NL = targets.counted_N[:, None].expand(live_NLk.shape[:2])
     reported_NL = counted_NL & (targets.ids_NLk >= 0).all(-1)
     mismatch_NL = reported_NL & differs_as_set(live_NLk, targets.ids_NLk)
-    wrong, passes = (torch.zeros((), dtype=torch.float64, device=live_NLk.device) for _ in range(2))
-    for index, passes_of_layer in enumerate(consumed):
-        for ids_Nk in passes_of_layer:
-            wrong += (reported_NL[:, index] & differs_as_set(ids_Nk, targets.ids_NLk[:, index])).sum()
-            passes += reported_NL[:, index].sum()
+    every_pass = [torch.stack(layers, dim=1) for layers in zip(*consumed, strict=True)]
+    wrong = [(reported_NL & differs_as_set(ids_NLk, targets.ids_NLk)).sum() for ids_NLk in every_pass]
     sums = {
         "routing/pairs": counted_NL.sum().double(),
         "routing/reported_L": reported_NL.sum(0).double(),
@@ -111,8 +109,8 @@ def routing_sums(
         "routing/mismatch": mismatch_NL.sum().double(),
         "routing/tokens": reported_NL.any(1).sum().double(),
         "routing/token_mismatch": mismatch_NL.any(1).sum().double(),
-        "routing/consumed": passes,
-        "routing/consumed_wrong": wrong,
+        "routing/consumed": len(every_pass) * reported_NL.sum().double(),
+        "routing/consumed_wrong": torch.stack(wrong).sum().double(),
     }
     return sums, mismatch_NL
 

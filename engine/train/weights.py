@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
+
+from engine.compat_automodel import hf_tensors
 
 # Files of a model directory that hold weights or are written anew.
 _NOT_COPIED = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
@@ -31,10 +33,11 @@ def checkpoint_tensors(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, t
             yield f"{prefix}.{expert}.up_proj.weight", up
 
 
-def spelled(causal_lm: nn.Module, name: str, tensor: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
-    """The same for a parameter of any model: AutoModel's classes know their own spelling."""
+def spelled(causal_lm: nn.Module, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same for a parameter of any model: AutoModel's classes have a spelling of their own."""
     adapter = getattr(causal_lm, "state_dict_adapter", None)
-    return adapter.convert_single_tensor_to_hf(name, tensor) if adapter else checkpoint_tensors(name, tensor)
+    for own_name, own_tensor in hf_tensors(adapter, name, tensor) if adapter else [(name, tensor)]:
+        yield from checkpoint_tensors(own_name, own_tensor)
 
 
 def distinct_parameters(causal_lm: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -80,5 +83,5 @@ def save_hf(causal_lm: nn.Module, source: str, folder: Path, dtype: torch.dtype,
     config.architectures = [causal_lm.config.architectures[0]] if causal_lm.config.architectures else None
     config.save_pretrained(folder)
     # Copies: experts are views of one fused tensor, which the writer would refuse.
-    copies = {name: tensor.clone() for name, tensor in weights.items()}
+    copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()}
     save_torch_state_dict(copies, folder, metadata={"format": "pt"})

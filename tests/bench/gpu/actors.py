@@ -56,7 +56,7 @@ class BenchTrainer(Trainer):
         sums: dict[str, Sums] = {"replayed": {}, "live": {}}
         for batch in [b for step in self._load(order) for b in step]:
             found = {
-                "replayed": replayed_logprobs(self.policy, batch, batch.mask_BT, self.routing),
+                "replayed": replayed_logprobs(self.policy, batch, batch.mask_BT),
                 "live": logprob_pass(self.policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, batch.packing),
             }
             for name, logprobs_BT in found.items():
@@ -68,13 +68,13 @@ class BenchTrainer(Trainer):
         `bare_loop`."""
         if kind == "bare_loop":
             return self._bare_loop(order), {}
-        kept = self.routing, self.routing_shape
+        kept = self.policy.routing, self.routing_shape
         if kind == "no_routing":
-            self.routing = self.routing_shape = None
+            self.policy.routing = self.routing_shape = None
         started = clock()
         report = self.train(order)
         ended = clock()
-        self.routing, self.routing_shape = kept
+        self.policy.routing, self.routing_shape = kept
         return ended - started, report.metrics
 
     def _bare_loop(self, order: TrainOrder) -> float:

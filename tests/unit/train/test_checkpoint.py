@@ -18,7 +18,8 @@ def model_path(tmp_path_factory, mesh):
 
 def trainer(model_path, offload="none") -> Trainer:
     made = Trainer(get=lambda references: references)
-    sections = {"fsdp": {"offload": offload}, "train": {"routing_replay": True}, "actor": {"adam": {"lr": 1e-2}, "lr_scheduler": "cosine"}}
+    actor = {"adam": {"lr": 1e-2}, "lr_scheduler": "cosine"}
+    sections = {"fsdp": {"offload": offload}, "train": {"routing_replay": True}, "actor": actor}
     made.setup(TrainerSpec(config(**sections), model_path, total_steps=6))
     return made
 

@@ -314,3 +314,22 @@ def test_output_survives_a_closed_pipe(home, golden):
     shell = f"{sys.executable} -m molt_tui metrics last | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1] == "0" and done.stderr == ""
+
+
+def test_a_cluster_that_is_not_there(molt, home, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, out, err = molt("cluster", "--json")
+    (here,) = json.loads(out)
+    assert code == 1 and "is not installed here; run this on a login node" in err
+    assert (here["partitions"], here["jobs"], here["answered"]) == ([], [], None)
+
+
+def test_a_sweep_and_a_relaunch_without_starting(molt, recipe, golden):
+    code, out, _ = molt("launch", str(recipe), "--dry-run", "--sweep", "train.seed=1,2", "--sweep", "actor.adam.lr=0.1,0.2")
+    assert code == 0 and out.count("--actor.adam.lr=0.2") == 2 and "sums-seed=1,lr=0.1" in out
+    code, out, err = molt("launch", str(recipe), "--dry-run", "--random", "2")
+    assert (code, out) == (2, "") and "add --sweep" in err
+    assert "prompts.jsonl does not exist" in molt("relaunch", "golden", "--dry-run")[2]
+    (golden / "prompts.jsonl").write_text("{}\n")
+    code, out, _ = molt("relaunch", "golden", "--dry-run", "--train.max_steps", "3", "--json")
+    assert code == 0 and json.loads(out)["runs"][0]["settings"]["train.max_steps"] == 3

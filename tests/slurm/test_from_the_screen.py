@@ -102,8 +102,10 @@ async def test_the_demo_is_launched_on_two_nodes(desk: Desk, toy, hurried):
     assert_nothing_left(run)
 
 
-async def test_stacks_stop_and_requeue_of_a_job(desk: Desk, hurried):
-    run = desk.launch(steps=40, seconds=0.5, save=5)
+async def test_stacks_stop_and_requeue_of_a_job(desk: Desk, hurried, monkeypatch):
+    stop = service.stop  # the toy engine reads no commands: do not wait long for its answer
+    monkeypatch.setattr(service, "stop", lambda *given, **more: stop(*given, **{**more, "command_s": 2.0}))
+    run = desk.launch(steps=900, seconds=0.3, save=5)
     desk.until(run, "running")
     app = MoltApp(StoreSource(desk.home), interval_s=0.5)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -121,7 +123,7 @@ async def test_stacks_stop_and_requeue_of_a_job(desk: Desk, hurried):
         await screen.shows("stopped", 90)
         await screen.press("p")
         await screen.shows("Go on with")
-        (run.path / "toy.json").write_text(json.dumps({"steps": 12, "seconds": 0.1}))
+        (run.path / "toy.json").write_text(json.dumps({"steps": 0, "seconds": 0.1}))
         await screen.press("y")
         await screen.shows("completed", 120)
         await screen.shows("attempts 1 cancelled", 20)

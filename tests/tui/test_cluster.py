@@ -115,6 +115,8 @@ def test_the_job_line_in_every_state_of_a_submission():
         "job 7 on alps: n[1-2], until 09:00\n"
         "at this pace step 400 at 10:10, limit 09:00 (step 361), last checkpoint 340   attempts 1 timeout at 200, 2 running"
     )
+    over = replace(running, state="TIMEOUT", words="the job reached its time limit", forecast="")
+    assert lines(over).startswith("job 7 on alps: the job reached its time limit on n[1-2]\n")
     assert "(Slurm does not answer since 08:00)" in lines(replace(running, error="down"))
     assert "(as of 07:50)" in lines(replace(running, answered=NOW - 600))
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LEAST_S = 2.0
 # Older than this Slurm's word is no longer taken as the present.
 STALE_S = 180.0
+ALIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "PENDING", "")
 
 
 def moment(t: float, now: float) -> str:
@@ -50,6 +51,8 @@ def job_lines(view: JobView, now: float) -> list[Content]:
 
 
 def _what(view: JobView, now: float) -> str:
+    if view.node_list and view.state not in ALIVE:
+        return f": {view.words or view.state.lower()} on {view.node_list}"
     if view.node_list:
         return f": {view.node_list}" + (f", until {moment(view.end, now)}" if view.end is not None else "")
     expected = f"; expected start {moment(view.start, now)}" if view.start is not None else ""

@@ -26,9 +26,9 @@ _EXPRESSIONS = {
 _COLUMNS = (
     "o.attempt, o.step, o.rollout_id, o.prompt_id, o.group_id, o.reward, o.score, o.advantage, o.turns, o.truncated, o.segments,"
     " o.sampled, o.masked, o.mismatched, o.min_version, o.max_version, o.trained_version, o.staleness_max, o.ratio_mean,"
-    " o.ratio_extreme, o.label, o.info, o.prompt_chars"
+    " o.ratio_extreme, o.label, o.info"
 )
-SHOWN_CHARS = 4000
+SHOWN_CHARS, PROMPT_CHARS = 4000, 1500
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -129,7 +129,8 @@ def whole_run(store: Store, run: Run, sort: str, *, reverse: bool = False, limit
     """Rollouts of every step of a run by one of ORDERS, at most `limit`, what was not measured last."""
     expression, way = _EXPRESSIONS[sort], "DESC" if ORDERS[sort] != reverse else "ASC"
     sql = (
-        f"SELECT r.id AS run, {_COLUMNS}, substr(o.text, 1, {SHOWN_CHARS}) AS text"
+        f"SELECT r.id AS run, {_COLUMNS}, min(o.prompt_chars, {PROMPT_CHARS}) AS prompt_chars,"
+        f" substr(o.text, max(1, o.prompt_chars - {PROMPT_CHARS - 1}), {SHOWN_CHARS}) AS text"
         " FROM rollout_rows o JOIN runs r ON r.num = o.run_num"
         f" WHERE o.run_num = ? ORDER BY ({expression}) IS NULL, {expression} {way}, o.step, o.id LIMIT ?"
     )
@@ -149,7 +150,7 @@ def find(store: Store, text: str, run: Run | None = None, *, limit: int = 1000) 
     pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     at = "instr(lower(o.text), lower(?))"
     sql = (
-        f"SELECT r.id AS run, {_COLUMNS}, substr(o.text, max(1, {at} - 60), {SHOWN_CHARS}) AS excerpt"
+        f"SELECT r.id AS run, {_COLUMNS}, 0 AS prompt_chars, substr(o.text, max(1, {at} - 60), {SHOWN_CHARS}) AS excerpt"
         " FROM rollout_rows o JOIN runs r ON r.num = o.run_num"
         " WHERE o.text LIKE ? ESCAPE '\\' AND (? IS NULL OR o.run_num = ?) ORDER BY o.step DESC, o.id LIMIT ?"
     )

@@ -1,5 +1,6 @@
 """The Query screen by keyboard only."""
 
+from molt_tui.services.queries import SavedQuery
 from molt_tui.store.query import QueryResult
 from molt_tui.tui.completion import complete
 from molt_tui.tui.data_source import Vocabulary
@@ -84,7 +85,15 @@ async def test_saving_loading_and_deleting(open_app):
         assert "save mine" in driver.source.asked
         await driver.press("ctrl+o", "d")
         assert "ships with molt-tui" in driver.notices()[-1]
-        await driver.press("j", "enter")
+        own = SavedQuery("mine", "SELECT 1", own=True)
+        driver.app.screen.queries = {own.name: own, **driver.app.screen.queries}
+        driver.app.screen._fill()
+        await driver.press("g", "d")
+        assert "Delete the query mine?" in driver.text()
+        await driver.press("y")
+        await noticed(driver, "deleted mine")
+        assert "delete mine" in driver.source.asked
+        await driver.press("g", "j", "enter")
         await driver.wait_for("2 rows")
         assert "coalesce" in driver.app.screen.query_one(SqlEditor).text
 

@@ -22,7 +22,7 @@ from molt_tui.tui.screens.tokens import TokenScreen
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 
 STEP = Column("Step", 6, True)
-FIGURES = (Column("Reward", 7, True), Column("Adv.", 6, True), Column("Length", 7, True), Column("Masked", 7, True),
+FIGURES = (Column("Reward", 7, True), Column("Adv.", 7, True), Column("Length", 7, True), Column("Masked", 7, True),
            Column("Ratio", 6, True), Column("Experts", 8, True), Column("Stale", 6, True))  # fmt: skip
 NARROW = (Column("Prompt"), *FIGURES)
 WIDE = (Column("Prompt", 30), *FIGURES, Column("Response"))
@@ -174,7 +174,8 @@ class TracesScreen(MoltScreen):
         else:
             place = f"{view.steps.index(view.step) + 1} of {len(view.steps)}" if view.step in view.steps else "?"
             where = f"step {view.step}: {len(view.lines)} rollouts  ({place} recorded, {steps})"
-        state = f"  by {self.order}{', reversed' if self.reversed else ''}"
+        order = "as recorded" if self.order == "recorded" else f"by {self.order}"
+        state = f"  {order}{', reversed' if self.reversed else ''}"
         trouble = (f"  {self.problem}", "bold $text-error") if self.problem else ""
         update(self.query_one("#top", Static), Content.assemble(
             (" Traces ", "bold reverse"), " ", (view.name, "bold"), f"  {where}", (state, "$quiet"), trouble))  # fmt: skip
@@ -192,7 +193,10 @@ class TracesScreen(MoltScreen):
         head = Content.assemble((line.rollout, "bold"), "  ", ("  ".join(p for p in facts if p), "$quiet"))
         room = width * (PREVIEW_LINES - 2)
         prompt = line.prompt[-max(width, room - min(len(line.response), room - width)) :]
-        words = Content.assemble((prompt, "$quiet"), ("⟩ ", "$text-accent"), line.response)
+        words = Content.assemble((prompt, "$quiet"), ("⟩ " if prompt else "", "$text-accent"), line.response)
+        found = words.plain.lower().find(self.words.lower()) if self.words else -1
+        if found >= 0:
+            words = words.stylize("bold reverse", found, found + len(self.words))
         update(preview, Content("\n").join([head, expected, words.truncate(room - 2, ellipsis=True)]))
 
     @on(KeyTable.Highlighted)

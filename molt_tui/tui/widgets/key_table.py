@@ -228,7 +228,7 @@ class KeyTable(ScrollView, can_focus=True):
 
     def _line(self, cells: Sequence[Cell]) -> Content:
         parts: list[str | tuple[str, str]] = []
-        for column, width, (text, style) in zip(self.columns, self.widths(self.size.width), cells):
+        for column, width, (text, style) in zip(self.columns, self.widths(self.scrollable_content_region.width), cells):
             parts += [(fit(text, width, column.right), style), " "]
         return Content.assemble(*parts[:-1])
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
+from textual.widgets import Footer
 
 from molt_tui.tui.app import MoltApp
 from tests.tui.fake_source import FakeSource
@@ -32,6 +33,10 @@ class Driver:
                 assert await asyncio.to_thread(self.app.background.wait_idle, 10.0)
             await self.pilot.pause(0.0)
             quiet = quiet + 1 if idle else 0
+        for _ in range(20):
+            if all(footer.children for footer in self.app.screen.query(Footer)):
+                break
+            await self.pilot.pause(0.01)  # the footer composes itself some time after the rest
 
     async def press(self, *keys: str) -> None:
         for key in keys:

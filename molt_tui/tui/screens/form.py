@@ -172,6 +172,8 @@ class FormScreen(MoltScreen):
         what = f"{form.recipe}  again, from {draft.parent}" if draft.parent else form.recipe
         count = f"{form.runs} runs" if form.runs > 1 else ""
         facts = "  ".join(word for word in (f"on {form.where}", count) if word)
+        if self.editing is not None:
+            what, facts = f"{self.editing[0]}: enter keeps the value, esc leaves it as it was", ""
         update(self.query_one("#top", Static), Content.assemble(
             (" Launch ", "bold reverse"), f"  {what}  ", (facts, "bold $text-accent" if count else "$quiet")))  # fmt: skip
 
@@ -197,13 +199,15 @@ class FormScreen(MoltScreen):
             content = Content.styled(words.get(self.key or "", ""), "$quiet")
         update(self.query_one("#about", Static), content)
 
-    def _show_problems(self, form: Form | None = None) -> None:
-        """The form's problems, or those of a value that is being typed."""
+    def _show_problems(self, form: Form | None = None, *, wanted: bool = False) -> None:
+        """The form's problems, or those of a value that is being typed; `wanted`: they have just kept it from starting."""
         form = form or self.form
         if form is None:
             return
         if form.problems:
-            lines = [Content.styled(f"{glyphs.MARK['critical']} {p}", "$text-error") for p in form.problems[:3]]
+            strong = "bold reverse $text-error" if wanted else "$text-error"
+            before = "not started: " if wanted else ""
+            lines = [Content.styled(f"{glyphs.MARK['critical']} {before}{p}", strong) for p in form.problems[:3]]
             if len(form.problems) > 3:
                 lines.append(Content.styled(f"  and {len(form.problems) - 3} more, each on its field", "$text-error"))
             content = Content("\n").join(lines)
@@ -241,6 +245,7 @@ class FormScreen(MoltScreen):
         box.value = getattr(draft, key) if found is None else found.value
         box.display = True
         box.focus()
+        self._show_top()
 
     def _with(self, text: str) -> Draft | None:
         """The draft with what is in the input."""
@@ -288,6 +293,7 @@ class FormScreen(MoltScreen):
         self.editing = None
         self.query_one("#value").display = False
         self.query_one(KeyTable).focus()
+        self._show_top()
 
     def action_search(self) -> None:
         box = self.query_one("#search", Input)
@@ -326,7 +332,7 @@ class FormScreen(MoltScreen):
 
     def _ready(self) -> bool:
         if self.form is None or self.form.problems:
-            self.notify("not started: solve the problems below first", severity="warning", markup=False)
+            self._show_problems(wanted=True)
             return False
         return self.draft is not None
 

@@ -219,7 +219,7 @@ class ScriptedEngine(MailboxHost):
     async def resume(self) -> None:
         self._unpaused.set()
 
-    async def update_weights(self, manifest: Any, version: int) -> dict[str, float]:
+    async def update_weights(self, manifest: Any, version: int) -> None:
         self.version = version
         return {}
 

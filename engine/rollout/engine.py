@@ -267,31 +267,21 @@ class VllmEngine(MailboxHost):
             self._pause_preemptions += self._steps.running
         return len(self._flights)
 
-    async def update_weights(self, manifest: Any, version: int) -> dict[str, float]:
+    async def update_weights(self, manifest: Any, version: int) -> None:
         """Receive and load one publication while paused; afterwards the engine is at `version`.
 
-        Returns seconds of start, transfer and finish. A failure leaves the weights undefined: the engine ends itself.
+        A failure leaves the weights undefined: the engine ends itself.
         """
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
         self._check_alive()
         if not self._paused:
             raise RuntimeError("update_weights on a sampling engine would blur version borders: call pause first")
         if version < self.version:
             raise ValueError(f"version {version} is older than the engine's {self.version}")
         await self._wake({"weights"})
-        info = {} if manifest == self._manifest else dict(vars(manifest))
-        request, self._manifest = WeightTransferUpdateRequest(update_info=info), manifest
+        news, self._manifest = {} if manifest == self._manifest else vars(manifest), manifest
         self._updating = True
-        marks = [time.perf_counter()]
         try:
-            for what, step in (
-                ("start", self._llm.start_weight_update),
-                ("transfer", lambda: self._llm.update_weights(request)),
-                ("finish", self._llm.finish_weight_update),
-            ):
-                await self._call(what, step())
-                marks.append(time.perf_counter())
+            await self._rpc("receive_weights", news)
         except EngineDead:
             raise
         except Exception as error:
@@ -301,7 +291,6 @@ class VllmEngine(MailboxHost):
         finally:
             self._updating = False
         self._turn_to(version)
-        return {f"{what}_s": b - a for what, a, b in zip(("start", "transfer", "finish"), marks, marks[1:])}
 
     def _turn_to(self, version: int) -> None:
         """Draw the border through every request that is not finished yet."""

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 import torch
+from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
 from engine import compat
@@ -52,15 +53,15 @@ class BucketTransfer(WeightTransferEngine):
         self._copies = None
 
     def start_weight_update(self) -> None:
-        """Nothing: only receive_weights knows whether vLLM's loaders are needed."""
+        """Nothing; receive_weights is all of an update."""
 
-    def finish_weight_update(self) -> None:
-        """Nothing; see start_weight_update."""
+    finish_weight_update = start_weight_update
 
     def receive_weights(self, update_info: dict[str, Any]) -> None:
         manifest, link = self._known(update_info), self._joined()
         if self._copies is not None:
             self._copies.receive(link)
+            torch.cuda.synchronize(self.device)
             return
         compat.begin_weight_reload(self.model)
         for named in receive(link, manifest):
@@ -68,12 +69,6 @@ class BucketTransfer(WeightTransferEngine):
         if missing := compat.unloaded_modules(self.model):
             raise TransferError(f"the manifest has no weights for {len(missing)} modules of the sampler: {missing[:3]}")
         compat.end_weight_reload(self.model, self.model_config)
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        # Overrides the base, which synchronises through torch.accelerator: a CPU build has none.
-        self.receive_weights(update_info)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def _joined(self) -> Link:
         if self._link is None:
@@ -102,6 +97,11 @@ compat.register_weight_transfer(BACKEND, BucketTransfer)
 
 class WorkerExtension:
     """Methods that vLLM mixes into its worker, reached through collective_rpc."""
+
+    def receive_weights(self, manifest: dict[str, Any]) -> None:
+        """One call where vLLM's own start, update and finish are three, each a round trip while the engine stands still."""
+        with set_current_vllm_config(self.vllm_config):  # the loaders ask for it
+            self.weight_transfer_engine.receive_weights(manifest)
 
     def learn_copies(self, manifest: dict[str, Any]) -> str:
         return self.weight_transfer_engine.learn_copies(manifest)

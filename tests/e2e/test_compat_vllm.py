@@ -33,9 +33,8 @@ def test_async_llm_has_the_calls_of_a_weight_update(vllm):
         "resume_generation": set(),
         "is_paused": set(),
         "init_weight_transfer_engine": {"request"},
-        "start_weight_update": set(),
-        "update_weights": {"request"},
-        "finish_weight_update": set(),
+        "sleep": set(),
+        "wake_up": set(),
         "collective_rpc": {"method"},
         "shutdown": {"timeout"},
     }.items():

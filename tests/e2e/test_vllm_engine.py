@@ -87,13 +87,12 @@ class Rig:
         link, _ = await asyncio.gather(joined, engine.init_transfer("127.0.0.1", port, 1, 2))
         return cls(engine, WeightSender(link, manifest), manifest, facts)
 
-    async def publish(self, model) -> dict[str, float]:
+    async def publish(self, model) -> None:
         await self.engine.pause()
         self.sender.pack(gathered_weights(model, torch.float32))
         update = self.engine.update_weights(self.manifest, self.engine.version + 1)
-        seconds, _ = await asyncio.gather(update, asyncio.to_thread(self.sender.send))
+        await asyncio.gather(update, asyncio.to_thread(self.sender.send))
         await self.engine.resume()
-        return seconds
 
     def generate(self, prompt: list[int], **sampling) -> asyncio.Task:
         self.requests += 1

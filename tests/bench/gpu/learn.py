@@ -47,6 +47,7 @@ def main() -> None:
     report(f"{kind}/exit_code", code, "code")
     run = RunDir(max(Path(root).glob(f"*-{kind}-*"), key=lambda path: path.stat().st_mtime))
     figures(kind, list(EventReader(run.attempt(1) / "events").poll()))
+    sys.exit(code)
 
 
 def figures(name: str, events: list[dict[str, Any]]) -> None:

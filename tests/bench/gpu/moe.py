@@ -39,10 +39,10 @@ BOUND, LEFT_OUT, SYNCHRONOUS, ASYNCHRONOUS = 3, 4, 4, 10
 AGENT = Path(__file__).with_name("coin_agent.py")
 FLAGS = [
     "--actor.model_name_or_path", "{models}/moe_1b", "--tiny.warmup_steps", "0", "--placement.device", "cuda",
-    "--fsdp.param_dtype", "bf16", "--vllm.kv_cache_gb", "40", "--vllm.max_num_seqs", "512",
+    "--fsdp.param_dtype", "bf16", "--fsdp.packing_samples", "true", "--train.logprob_chunk_tokens", "16192", "--vllm.kv_cache_gb", "40", "--vllm.max_num_seqs", "512",
     "--vllm.enforce_eager", "false", "--actor.adam.lr", "1e-6", "--actor.lr_scheduler", "constant",
     "--data.input_key", "input", "--data.prompt_dataset", "{tailed}", "--data.max_len", str(LONGEST + PROMPT + 32),
-    "--rollout.batch_size", "16", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "8",
+    "--rollout.batch_size", "20", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "8",
     "--rollout.num_runners", "4", "--train.agent_path", str(AGENT), "--train.max_staleness", "0", "--train.max_steps", "200",
     "--train.routing_replay", "true", "--train.probe_every", "1000", "--eval.steps", "-1", "--eval.eval_at_start", "false",
     "--eval.eval_at_end", "false", "--eval.dataset", "", "--ckpt.disable_final_save", "true", "--trace.rollouts_per_step", "0",

@@ -221,7 +221,6 @@ class ScriptedEngine(MailboxHost):
 
     async def update_weights(self, manifest: Any, version: int) -> None:
         self.version = version
-        return {}
 
     async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
         return [np.full(len(s) - 1, self.logprob(self.version), dtype=np.float32) for s in sequences]

@@ -39,7 +39,8 @@ BOUND, LEFT_OUT, SYNCHRONOUS, ASYNCHRONOUS = 3, 4, 4, 10
 AGENT = Path(__file__).with_name("coin_agent.py")
 FLAGS = [
     "--actor.model_name_or_path", "{models}/moe_1b", "--tiny.warmup_steps", "0", "--placement.device", "cuda",
-    "--fsdp.param_dtype", "bf16", "--fsdp.packing_samples", "true", "--train.logprob_chunk_tokens", "16192", "--vllm.kv_cache_gb", "40", "--vllm.max_num_seqs", "512",
+    "--fsdp.param_dtype", "bf16", "--fsdp.packing_samples", "true", "--train.logprob_chunk_tokens", "16192",
+    "--vllm.kv_cache_gb", "40", "--vllm.max_num_seqs", "512",
     "--vllm.enforce_eager", "false", "--actor.adam.lr", "1e-6", "--actor.lr_scheduler", "constant",
     "--data.input_key", "input", "--data.prompt_dataset", "{tailed}", "--data.max_len", str(LONGEST + PROMPT + 32),
     "--rollout.batch_size", "20", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "8",

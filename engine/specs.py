@@ -23,22 +23,14 @@ def engine_specs(config: Config, model: Path, cluster: Cluster) -> list[EngineSp
     return [
         EngineSpec(
             model_path=str(model),
-            dtype=vllm.dtype,
             device=resolve_device(config),
-            tensor_parallel_size=vllm.tensor_parallel_size,
             max_model_len=config.data.max_len,
-            max_num_seqs=vllm.max_num_seqs,
-            kv_cache_gb=vllm.kv_cache_gb,
             seed=config.train.seed + index,
-            enforce_eager=vllm.enforce_eager,
-            gpu_memory_utilization=vllm.gpu_memory_utilization,
-            enable_prefix_caching=vllm.enable_prefix_caching,
-            enable_chunked_prefill=vllm.enable_chunked_prefill,
-            max_num_batched_tokens=vllm.max_num_batched_tokens,
             return_routed_experts=is_moe(model),
             cores=cores[index],
             index=index,
             colocated=config.placement.colocate,
+            **vllm.model_dump(exclude={"num_engines"}),
         )
         for index in range(vllm.num_engines)
     ]

@@ -396,18 +396,18 @@ class _Stopwatch:
         return self._total + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
 
+# Fields of EngineSpec that are arguments of vLLM's own; None leaves them to vLLM.
+_PASSED_ON = (
+    "dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "seed", "enforce_eager", "gpu_memory_utilization",
+    "enable_prefix_caching", "enable_chunked_prefill", "max_num_batched_tokens",
+)  # fmt: skip
+
+
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
     """AsyncEngineArgs fields for this spec; what it leaves empty is vLLM's choice."""
+    cache_gb = spec.kv_cache_gb or (1.0 if spec.device == "cpu" else None)
     arguments: dict[str, Any] = {
         "model": spec.model_path,
-        "dtype": spec.dtype,
-        "tensor_parallel_size": spec.tensor_parallel_size,
-        "max_model_len": spec.max_model_len,
-        "max_num_seqs": spec.max_num_seqs,
-        "seed": spec.seed,
-        "enforce_eager": spec.enforce_eager,
-        "gpu_memory_utilization": spec.gpu_memory_utilization,
-        "enable_prefix_caching": spec.enable_prefix_caching,
         "enable_return_routed_experts": spec.return_routed_experts,
         "skip_tokenizer_init": not has_tokenizer(spec.model_path),
         "generation_config": "vllm",
@@ -415,18 +415,12 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "engine.sync.worker.WorkerExtension",
         "weight_transfer_config": {"backend": "molt"},
+        "enable_sleep_mode": spec.colocated,
+        "kv_cache_memory_bytes": cache_gb and int(cache_gb * 2**30),
     }
-    cache_gb = spec.kv_cache_gb or (1.0 if spec.device == "cpu" else None)
-    if cache_gb:
-        arguments["kv_cache_memory_bytes"] = int(cache_gb * 2**30)
     if spec.device == "cpu" and spec.tensor_parallel_size == 1:
         arguments["distributed_executor_backend"] = "uni"
-    if spec.colocated:
-        arguments["enable_sleep_mode"] = True
-    for name in ("enable_chunked_prefill", "max_num_batched_tokens"):
-        if getattr(spec, name) is not None:
-            arguments[name] = getattr(spec, name)
-    return arguments
+    return arguments | {name: value for name in _PASSED_ON if (value := getattr(spec, name)) is not None}
 
 
 def has_tokenizer(model_path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -242,11 +243,8 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
 
 
 def traced_rollouts(groups: list[int], wanted: int) -> set[int]:
-    """Indices of at most `wanted` rollouts, given the group of each: groups evenly spread, whole so that they can be compared."""
-    members: dict[int, list[int]] = {}
-    for i, group in enumerate(groups):
-        members.setdefault(group, []).append(i)
-    whole = list(members.values())
+    """Indices of at most `wanted` rollouts, given the group of each, in order: groups evenly spread, whole for comparison."""
+    whole = [list(members) for _, members in groupby(range(len(groups)), groups.__getitem__)]
     fit = min(len(whole), max(1, wanted // max(map(len, whole), default=1)))
     return set([i for k in range(fit) for i in whole[k * len(whole) // fit]][:wanted])
 

@@ -23,11 +23,22 @@ MAX_LABEL = 2000  # characters
 
 
 def token_pieces(tokenizer_file: Path) -> Callable[[list[int]], list[str]]:
-    """Text of each token on its own, through the tokenizers library (no torch)."""
+    """Text of each token, through the tokenizers library (no torch). A character of several tokens stands at its last one."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    return lambda ids: [tokenizer.decode([i], skip_special_tokens=False) for i in ids]
+
+    def pieces(ids: list[int]) -> list[str]:
+        found, held = [], []
+        for token in ids:
+            held.append(token)
+            text = tokenizer.decode(held, skip_special_tokens=False)
+            partial = text.endswith("\ufffd") and len(held) < 4  # UTF-8 has at most four bytes
+            found.append("" if partial else text)
+            held = held if partial else []
+        return found
+
+    return pieces
 
 
 def trace_segment(segment: Segment, outcome: TraceTensors, pieces: list[str], advantage: float | np.ndarray) -> TraceSegment:
@@ -36,16 +47,12 @@ def trace_segment(segment: Segment, outcome: TraceTensors, pieces: list[str], ad
     if isinstance(advantage, np.ndarray):
         np.place(advantages := np.zeros(len(segment.token_ids)), segment.loss_mask, np.round(advantage.astype(float), 6))
     return TraceSegment(
-        token_ids=segment.token_ids.tolist(),
-        pieces=pieces,
-        mask=segment.loss_mask.astype(int).tolist(),
-        logprobs=np.round(segment.logprobs.astype(float), 6).tolist(),
-        versions=segment.versions.tolist(),
-        train_logprobs=np.round(outcome.logprobs.astype(float), 6).tolist(),
-        kept=outcome.kept.astype(int).tolist(),
+        token_ids=segment.token_ids.tolist(), pieces=pieces, mask=segment.loss_mask.astype(int).tolist(),
+        versions=segment.versions.tolist(), logprobs=np.round(segment.logprobs.astype(float), 6).tolist(),
+        train_logprobs=np.round(outcome.logprobs.astype(float), 6).tolist(), kept=outcome.kept.astype(int).tolist(),
         advantages=None if advantages is None else advantages.tolist(),
         routing_mismatch=None if routing is None else [np.flatnonzero(row).tolist() for row in routing],
-    )
+    )  # fmt: skip
 
 
 @dataclass
@@ -67,10 +74,9 @@ class TraceWriter:
             await asyncio.to_thread(self._write, step, batch, reports)
 
     def _write(self, step: int, batch: PreparedBatch, reports: list[TrainReport]) -> None:
-        by_rollout: dict[tuple[str, int], list[tuple[int, TraceTensors]]] = defaultdict(list)
+        by_rollout: dict[int, list[TraceTensors]] = defaultdict(list)
         for outcome in sorted((t for r in reports for t in r.traces), key=lambda t: t.sample):
-            row = batch.rows[outcome.sample]
-            by_rollout[row.group.group_id, row.rollout].append((outcome.sample, outcome))
+            by_rollout[batch.rows[outcome.sample].rollout_index].append(outcome)
         lines: list[bytes] = []
         room = self.limits.max_mb_per_step * 1e6
         for outcomes in by_rollout.values():
@@ -83,19 +89,16 @@ class TraceWriter:
         self.written += len(data)
         write_atomic(self.run.rollouts / f"{self.attempt}-{step:06d}.jsonl.gz", data)
 
-    def _record(self, step: int, batch: PreparedBatch, outcomes: list[tuple[int, TraceTensors]]) -> TraceRollout:
-        row, order = batch.rows[outcomes[0][0]], batch.order
-        label = row.group.prompt.label
+    def _record(self, step: int, batch: PreparedBatch, outcomes: list[TraceTensors]) -> TraceRollout:
+        first, order = outcomes[0].sample, batch.order
+        row, label = batch.rows[first], batch.rows[first].group.prompt.label
         rollout = self.get(row.group.payload)[row.rollout]
-        segments = [
-            trace_segment(s := rollout.segments[batch.rows[i].segment], outcome, self.pieces(s.token_ids.tolist()),
-                          order.samples[i].advantage)
-            for i, outcome in outcomes
-        ]  # fmt: skip
+        parts = [(rollout.segments[batch.rows[o.sample].segment], o, order.samples[o.sample].advantage) for o in outcomes]
+        segments = [trace_segment(s, o, self.pieces(s.token_ids.tolist()), advantage) for s, o, advantage in parts]
         return TraceRollout(
             run=self.run_id, attempt=self.attempt, step=step, rollout_id=rollout.rollout_id, prompt_id=rollout.prompt_id,
             group_id=row.group.group_id, version=order.version, max_staleness=order.max_staleness,
             label=None if label is None else str(label)[:MAX_LABEL], reward=rollout.reward, score=rollout.score,
-            advantage=batch.advantages[outcomes[0][0]], turns=rollout.turns, truncated=rollout.truncated,
+            advantage=batch.advantages[first], turns=rollout.turns, truncated=rollout.truncated,
             info=rollout.info, segments=segments,
         )  # fmt: skip

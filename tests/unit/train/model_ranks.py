@@ -24,11 +24,12 @@ CASES = {
 }
 
 
-def config_of(case: str, ranks: int, budget: int) -> Config:
+def config_of(case: str, ranks: int, budget: int, packed: bool) -> Config:
     return config(
         algo=CASES[case],
         actor={"adam": ADAM, "max_norm": 1e9, "gradient_checkpoint": "full", "num_gpus_per_node": ranks},
         critic={"adam": ADAM},
+        fsdp={"packing_samples": packed},
         train={"routing_replay": True, "batch_size": 8, "max_tokens_per_gpu": budget},
     )
 
@@ -51,9 +52,11 @@ def groups(shuffled: bool) -> list[FinishedGroup]:
     return made
 
 
-def train_two(case: str, paths: tuple[str, str], *, rank: int = 0, ranks: int = 1, budget: int, shuffled: bool = False) -> dict:
+def train_two(
+    case: str, paths: tuple[str, str], *, rank: int = 0, ranks: int = 1, budget: int, shuffled: bool = False, packed: bool = False
+) -> dict:
     """Train two batches: what was measured before the second, by rollout and segment, gradients, metrics."""
-    made = config_of(case, ranks, budget)
+    made = config_of(case, ranks, budget, packed)
     trainer = Trainer(get=lambda references: references)
     trainer.setup(TrainerSpec(made, paths[0], rank=rank, world=ranks, reference_path=paths[1]))
     gradients: list[torch.Tensor] = []

@@ -1,10 +1,13 @@
-"""Critic, reference and teacher: results do not depend on ranks, micro-batches, padding or order (1e-5 relative in fp32)."""
+"""Critic, reference and teacher: results do not depend on ranks, micro-batches, packing or order (1e-5 relative in fp32)."""
 
 import numpy as np
 import pytest
 from model_ranks import CASES, train_two
 
 TOLERANCE = 1e-5
+PACKED = [case for case in CASES if not case.startswith("critic")]  # a critic reads padded rows
+WAYS = [(way, case) for way in ("two ranks", "small micro-batches", "another order") for case in CASES]
+WAYS += [("packed", case) for case in PACKED]
 
 
 @pytest.fixture(scope="module")
@@ -13,6 +16,7 @@ def runs(two_rank_run, mesh):
     found = {
         "one rank": {case: train_two(case, paths, budget=1000) for case in CASES},
         "small micro-batches": {case: train_two(case, paths, budget=20) for case in CASES},
+        "packed": {case: train_two(case, paths, budget=60, packed=True) for case in PACKED},
         "another order": {case: train_two(case, paths, budget=50, shuffled=True) for case in CASES},
     }
     both = two_rank_run.results("models")
@@ -24,9 +28,8 @@ def far(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("way", ["two ranks", "small micro-batches", "another order"])
-def test_results_do_not_depend_on_how_they_were_computed(runs, case, way):
+@pytest.mark.parametrize(("way", "case"), WAYS)
+def test_results_do_not_depend_on_how_they_were_computed(runs, way, case):
     actual, expected = runs[way][case], runs["one rank"][case]
     assert actual["measured"].keys() == expected["measured"].keys()
     for kind in (0, 1):  # token rewards, values

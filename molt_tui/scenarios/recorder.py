@@ -88,8 +88,8 @@ def _content(run: RunDir, rollout_bytes: int) -> Iterator[tuple[str, bytes]]:
     meta = json.loads(run.meta.read_bytes())
     yield "meta.json", json.dumps({k: v for k, v in meta.items() if k not in PRIVATE}).encode()
     yield "run.toml", run.run_toml.read_bytes()
-    for path in sorted(run.agent.glob("*.py")):
-        yield f"agent/{path.name}", path.read_bytes()
+    for path in sorted(run.agent.rglob("*.py")):
+        yield f"agent/{path.relative_to(run.agent)}", path.read_bytes()
     for number in run.attempt_numbers():
         folder = run.attempt(number)
         for stream in ("events", "supervisor"):

@@ -1,10 +1,13 @@
-"""The tiny models learn through the whole engine: two settings, and the estimator of docs/your-own-estimator.md."""
+"""The tiny models learn through the whole engine: two settings, a distillation, the estimator of docs/your-own-estimator.md."""
 
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from engine.train.tiny import build_tiny, warm_up
+from recipes.sort_digits.agent import warmup_examples
 
 PAGE = Path(__file__).parents[2] / "docs/your-own-estimator.md"
 STEPS = 60
@@ -44,3 +47,17 @@ def test_the_page_of_the_own_estimator_runs_to_its_end(start_run, tmp_path):
     live = start_run(*command.replace("my_estimator.py", str(tmp_path / "my_estimator.py")).split())
     assert live.end() == 0, live.log()
     assert (live.run.agent / "estimator/my_estimator.py").is_file() and len(rewards(live)) == 40
+
+
+@pytest.mark.long
+def test_distillation_follows_its_teacher_without_an_agent(start_run, tmp_path):
+    teacher = build_tiny(tmp_path / "teacher", "qwen3", seed=1)
+    warm_up(teacher, warmup_examples(1, 2000), steps=60, lr=3e-3)
+    live = start_run("demo", *FLAGS, "--train.max_steps", "30", "--algo.advantage.estimator", "on_policy_distill",
+                     "--ref.model_name_or_path", str(teacher), "--actor.model_name_or_path", "tiny:qwen3",
+                     "--train.routing_replay", "false", "--train.agent_path", "", "--tiny.warmup_steps", "0",
+                     "--data.max_len", "512")  # fmt: skip
+    assert live.end() == 0, live.log()
+    kl = [event["metrics"]["loss/kl"] for _, event in sorted(live.steps().items())]
+    print("reverse KL", np.round(kl, 3))
+    assert np.mean(kl[-6:]) < 0.5 * np.mean(kl[:6])

@@ -31,9 +31,6 @@ from engine.wire import (
 
 __all__ = ["Cursor", "EventReader"]
 
-Phase = Literal["queued", "starting", "running", "paused", "stopping", "completed", "failed", "cancelled",
-                "preempted", "timeout", "lost"]  # fmt: skip
-FINAL_PHASES = frozenset({"completed", "failed", "cancelled", "preempted", "timeout", "lost"})
 ExitReason = Literal["completed", "failed", "cancelled", "preempted", "timeout", "crashed"]
 
 
@@ -131,18 +128,8 @@ class EvalEvent(Event):
     metrics: dict[str, Any]
 
 
-EVENT_MODELS: dict[str, type[Event]] = {
-    "metrics": MetricsEvent,
-    "phase": PhaseEvent,
-    "sync": SyncEvent,
-    "fault": FaultEvent,
-    "checkpoint": CheckpointEvent,
-    "control": ControlEvent,
-    "alert": AlertEvent,
-    "note": NoteEvent,
-    "eval": EvalEvent,
-}
-EVENT_KINDS = tuple(EVENT_MODELS)
+_KINDS = (MetricsEvent, PhaseEvent, SyncEvent, FaultEvent, CheckpointEvent, ControlEvent, AlertEvent, NoteEvent, EvalEvent)
+EVENT_MODELS: dict[str, type[Event]] = {model.model_fields["kind"].default: model for model in _KINDS}
 
 
 class Meta(Record):
@@ -164,27 +151,6 @@ class Meta(Record):
     cluster: str = "local"
 
 
-class Status(Record):
-    """status.json, replaced atomically. `beat` is a counter: a reader sees life when it changes on the reader's clock."""
-
-    protocol: int = PROTOCOL
-    run: str
-    attempt: int
-    beat: int
-    phase: str
-    detail: str = ""
-    step: int | None = None
-    version: int | None = None
-    last_checkpoint: int | None = None
-    max_steps: int | None = None
-    job_id: str | None = None
-    host: str = ""
-    pid: int | None = None
-    last_error: str | None = None
-    time_left_s: float | None = None
-    t: float = 0.0
-
-
 class Progress(Record):
     """attempts/<n>/progress.json, replaced atomically by the controller; the supervisor merges it into status.json."""
 
@@ -195,6 +161,21 @@ class Progress(Record):
     last_checkpoint: int | None = None
     max_steps: int | None = None
     error: str | None = None
+
+
+class Status(Progress):
+    """status.json, replaced atomically. `beat` is a counter: a reader sees life when it changes on the reader's clock."""
+
+    protocol: int = PROTOCOL
+    run: str
+    attempt: int
+    beat: int
+    job_id: str | None = None
+    host: str = ""
+    pid: int | None = None
+    last_error: str | None = None
+    time_left_s: float | None = None
+    t: float = 0.0
 
 
 class ExitRecord(Record):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +31,14 @@ from engine.placement import free_port
 from engine.records import InvariantError
 from engine.sync.link import LinkKind, open_link
 from engine.sync.transfer import WeightManifest, WeightSender
+from engine.train import collate, passes
 from engine.train.balance import form_micro_batches
 from engine.train.checkpoint import Trained, load_checkpoint, save_checkpoint
-from engine.train.collate import (
-    Get,
-    MicroBatch,
-    RoutingShape,
-    collate,
-    pad_sequences,
-    resolve_segments,
-    routing_shape,
-    samples_of,
-    traced_rows,
-)
+from engine.train.collate import Get, MicroBatch, RoutingShape
 from engine.train.critic import Critic
 from engine.train.device import ModelFlops, explained, peak_flops
 from engine.train.model import ModelOptions, PolicyModel, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, learning_rate_scale, set_learning_rate, update
-from engine.train.passes import (
-    PassSettings,
-    finish_metrics,
-    logprob_pass,
-    reduce_sums,
-    replayed_logprobs,
-    staleness_sums,
-    train_pass,
-)
 from engine.train.plan import Measured, TraceTensors, TrainerSpec, TrainOrder, TrainReport
 from engine.train.replay import RoutingReplay
 from engine.train.weights import gathered_weights, save_hf, weight_shapes
@@ -165,7 +148,7 @@ class Trainer:
                              "tokenizer")  # fmt: skip
         model = shard_policy(causal_lm, mesh, options)
         layers = moe_layers(causal_lm)
-        if layers and routing_shape(layers) == self.routing_shape:
+        if layers and collate.routing_shape(layers) == self.routing_shape:
             model.routing = RoutingReplay(layers, self.config.train.routing_replay)
         return model
 
@@ -195,7 +178,7 @@ class Trainer:
             for layer in layers:
                 layer.router.requires_grad_(False)
         self.policy.routing = RoutingReplay(layers, replay)
-        return routing_shape(layers)
+        return collate.routing_shape(layers)
 
     # Training
 
@@ -221,10 +204,10 @@ class Trainer:
     def _token_rewards(self, batch: MicroBatch) -> torch.Tensor:
         """-coefficient * KL to the reference, (B, T) at the sampled tokens."""
         sampled_BT = batch.sampled_BT
-        logprobs_BT = replayed_logprobs(self.policy, batch, sampled_BT)
+        logprobs_BT = passes.replayed_logprobs(self.policy, batch, sampled_BT)
         reference_BT = batch.rollout_logprobs_BT
         if not self.kl.to_rollout and self.reference is not None:
-            reference_BT = replayed_logprobs(self.reference, batch, sampled_BT)
+            reference_BT = passes.replayed_logprobs(self.reference, batch, sampled_BT)
         kl_BT = kl_estimate(logprobs_BT, reference_BT, self.kl.settings.estimator, self.kl.to_rollout)
         self.kl.measured = add_sums(self.kl.measured, kl_sums(kl_BT, batch.mask_BT))
         return -self.kl.coef * kl_BT
@@ -238,7 +221,7 @@ class Trainer:
             return TrainReport({"optim/skipped": 1.0}, state.seconds, stepped=False)
         with state.timed("load"):
             steps = self._load(order)
-            state.sums = staleness_sums([b for step in steps for b in step], order.max_staleness) | self.kl.measured
+            state.sums = passes.staleness_sums([b for step in steps for b in step], order.max_staleness) | self.kl.measured
             self.kl.measured = {}
             self._check_tokens(order, steps)
         active = [i for i, step in enumerate(order.optimizer_steps) if step.tokens > 0]
@@ -247,13 +230,13 @@ class Trainer:
         with state.timed("forward_backward"):
             old = self._old_logprobs([steps[i] for i in active])
         for k, i in enumerate(active):
-            settings = PassSettings(self._policy_settings(), order.optimizer_steps[i], self.spec.world)
+            settings = passes.PassSettings(self._policy_settings(), order.optimizer_steps[i], self.spec.world)
             self._optimizer_step(steps[i], old[k], settings, order, state)
         self.step += 1
         if self.device.type == "cuda":
             state.sums["memory/peak_max"] = torch.tensor(torch.cuda.max_memory_allocated(), dtype=torch.float64)
-        sums = reduce_sums(state.sums, self.device)
-        metrics = finish_metrics(sums) | {"optim/skipped": float(not np.isfinite(state.grad_norms).any())}
+        sums = passes.reduce_sums(state.sums, self.device)
+        metrics = passes.finish_metrics(sums) | {"optim/skipped": float(not np.isfinite(state.grad_norms).any())}
         metrics |= self._efficiency(order, sums, state.seconds["forward_backward"])
         metrics |= self.kl.step(metrics.get("loss/kl"))
         if active:
@@ -273,15 +256,12 @@ class Trainer:
         return found
 
     def _load(self, order: TrainOrder) -> list[list[MicroBatch]]:
-        rank, border = self.spec.rank, self.config.train.routing_replay_border
-        segments = resolve_segments(order, samples_of(order, rank), self._get or _ray_get, self.model_config.vocab_size)
-        return [
-            [
-                collate(samples, segments, order, self.routing_shape, self.device, border, self.config.fsdp.packing_samples)
-                for samples in step.micro_batches[rank]
-            ]
-            for step in order.optimizer_steps
-        ]
+        rank, get = self.spec.rank, self._get or _ray_get
+        border, packed = self.config.train.routing_replay_border, self.config.fsdp.packing_samples
+        segments = collate.resolve_segments(order, collate.samples_of(order, rank), get, self.model_config.vocab_size)
+        make = partial(collate.collate, segments=segments, order=order, routing=self.routing_shape, device=self.device,
+                       border=border, packed=packed)  # fmt: skip
+        return [[make(samples) for samples in step.micro_batches[rank]] for step in order.optimizer_steps]
 
     def _check_tokens(self, order: TrainOrder, steps: list[list[MicroBatch]]) -> None:
         """The denominators come from the order; they must be what the ranks will really train."""
@@ -295,23 +275,24 @@ class Trainer:
         """The policy before the batch; None where the training pass itself computes it: with a single optimizer step."""
         if len(steps) <= 1:
             return [[None] * len(step) for step in steps]
-        return [[replayed_logprobs(self.policy, b, b.mask_BT) for b in step] for step in steps]
+        return [[passes.replayed_logprobs(self.policy, b, b.mask_BT) for b in step] for step in steps]
 
     def _optimizer_step(
-        self, batches: list[MicroBatch], old: list[torch.Tensor | None], settings: PassSettings, order: TrainOrder, state: _Batch
-    ) -> None:
+        self, batches: list[MicroBatch], old: list[torch.Tensor | None], settings: passes.PassSettings, order: TrainOrder,
+        state: _Batch,
+    ) -> None:  # fmt: skip
         with state.timed("forward_backward"):
             for index, (batch, old_BT) in enumerate(zip(batches, old, strict=True)):
                 last = index == len(batches) - 1
                 self.policy.set_requires_gradient_sync(last)
-                rows = traced_rows(order, batch)
+                rows = collate.traced_rows(order, batch)
                 reference_BT = None
                 if self.reference is not None and settings.policy.kl_coef and not settings.policy.kl_to_rollout:
-                    reference_BT = replayed_logprobs(self.reference, batch, batch.mask_BT)
+                    reference_BT = passes.replayed_logprobs(self.reference, batch, batch.mask_BT)
                 if self.critic:
                     counts = settings.denominators(batch)
                     state.sums = add_sums(state.sums, self.critic.train_pass(batch, order, counts, self.spec.world, last))
-                sums, traces = train_pass(self.policy, batch, old_BT, settings, rows, reference_BT)
+                sums, traces = passes.train_pass(self.policy, batch, old_BT, settings, rows, reference_BT)
                 state.sums = add_sums(state.sums, sums)
                 state.traces += traces
         with state.timed("optim"):
@@ -347,8 +328,8 @@ class Trainer:
         """
         scores: dict[int, np.ndarray] = {}
         for rows in form_micro_batches(range(len(sequences)), [len(s) for s in sequences], self.config.train.max_tokens_per_gpu):
-            ids_BT, wanted_BT = pad_sequences([sequences[r] for r in rows], self.device)
-            logprobs_BT = logprob_pass(self.policy, ids_BT, wanted_BT).cpu().numpy()
+            ids_BT, wanted_BT = collate.pad_sequences([sequences[r] for r in rows], self.device)
+            logprobs_BT = passes.logprob_pass(self.policy, ids_BT, wanted_BT).cpu().numpy()
             scores |= {r: logprobs_BT[i, 1 : len(sequences[r])] for i, r in enumerate(rows)}
         return [scores[r] for r in range(len(sequences))]
 

@@ -177,8 +177,6 @@ def shard_layers(mesh: DeviceMesh, options: ModelOptions, causal_lm: nn.Module, 
     if experts_mesh is not None:
         for layer in moe_layers(causal_lm):
             fully_shard(layer.experts, mesh=experts_mesh, shard_placement_fn=lambda p: Shard(min(p.ndim - 1, 1)), **settings)
-            # Their gradients add up over the ranks that share the experts: the mean is over all ranks.
-            layer.experts.set_gradient_divide_factor(mesh.size())
     # AutoModel's loader takes experts that are split evenly, or along another dimension.
     own = moe_layers(causal_lm) if hasattr(causal_lm, "state_dict_adapter") else []
     uneven = {id(p) for layer in own for p in layer.experts.parameters() if p.shape[0] % mesh.size()}

@@ -92,8 +92,16 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Scale all gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm before."""
+    """Scale all gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm before.
+
+    Those of experts that ranks share are made a mean over all ranks first.
+    """
     groups = _by_mesh([p.grad for p in parameters if p.grad is not None])
+    for grads in groups:
+        mesh = getattr(grads[0], "device_mesh", None)
+        if mesh is not None and "ep" in (mesh.mesh_dim_names or ()):
+            # FSDP took the mean over the ranks that hold the same experts; those with others added their tokens' gradients.
+            torch._foreach_div_(grads, mesh.size(mesh.mesh_dim_names.index("ep")))
     norms = [get_total_norm(grads) for grads in groups]
     norm = torch.stack([n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]).norm()
     for grads in groups:

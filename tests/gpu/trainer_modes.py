@@ -13,12 +13,15 @@ import os
 import sys
 import tempfile
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "train"))
 
 WAYS = {
     "plain": {},
+    "transformers' class": {"class": "transformers"},
     "recomputed": {"actor": {"gradient_checkpoint": "full"}},
     "packed": {"fsdp": {"packing_samples": True}},
     "adam on the host": {"fsdp": {"offload": "optimizer"}},
@@ -34,22 +37,27 @@ def run_way(changes: dict, path: str, folder: Path, rank: int, world: int, port:
     import torch
     from helpers import config, order, rollouts
 
+    from engine.train import model
     from engine.train.actor import Trainer
     from engine.train.plan import TrainerSpec
     from engine.train.weights import gathered_weights
 
-    sections = {name: dict(values) for name, values in changes.items()}
+    sections = {name: dict(values) for name, values in changes.items() if name != "class"}
     dtypes = ("bf16", "bfloat16") if device == "cuda" else ("fp32", "float32")
     sections["fsdp"] = {"param_dtype": dtypes[0]} | sections.get("fsdp", {})
     settings = config(train={"routing_replay": True}, vllm={"dtype": dtypes[1]}, **sections)
     trainer = Trainer(get=lambda references: references)
-    trainer.setup(TrainerSpec(settings, path, rank=rank, world=world, port=port, device=device))
+    own_class = patch.object(model, "automodel_has_class", lambda _path: (False, "left out"))
+    with own_class if "class" in changes else nullcontext():
+        trainer.setup(TrainerSpec(settings, path, rank=rank, world=world, port=port, device=device))
+    kinds = {type(m).__module__.split(".")[0] for m in trainer.policy.lm.modules()}
     reports = [trainer.train(order(rollouts(24, seed=s, layers=3), ranks=world, budget=90, seed=s)) for s in range(2)]
     before = trainer.score([[1, 2, 3, 4], [5, 6, 7]])
     trainer.save(str(folder / "step-000001"))
     trainer.load(str(folder / "step-000001"))
     after = trainer.score([[1, 2, 3, 4], [5, 6, 7]])
     found = {key: [r.metrics.get(key) for r in reports] for key in ("loss/policy", "optim/grad_norm", "perf/gpu_mem_peak_gb")}
+    found["automodel"] = "nemo_automodel" in kinds
     found["replayed_mismatch"] = [r.metrics["routing/replayed_mismatch_frac"] for r in reports]
     found["scores"] = [float(x) for s in before for x in s]
     found["reloaded_equal"] = all((a == b).all() for a, b in zip(before, after, strict=True))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from molt_tui.facts import EVAL_ENDS, LONG_WINDOW, WINDOWED, Facts, Fault, Sample, finite
 from molt_tui.services import metrics
+from molt_tui.services.growing import Growing
 from molt_tui.services.runs import Observed, Run, observed
 from molt_tui.store.database import Store
 from molt_tui.store.rows import number
@@ -29,6 +30,7 @@ class HealthReader:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], tuple[Any, Any]] = {}
         self._configs: dict[str, Mapping[str, Any]] = {}
+        self._growing = Growing()
 
     def facts(self, store: Store, run: Run, seen: Observed, now: float, at: int | None = None) -> Facts:
         """What is known of the run now, or was known when step `at` was the newest one.
@@ -39,7 +41,7 @@ class HealthReader:
         values = {key: clean(p.value) if isinstance(p.value, str) else p.value for key, p in newest.items()}
         known: dict[str, Any] = {
             "metrics": values, "steps": {key: p.step for key, p in newest.items()}, "max_steps": run.max_steps,
-            "history": self._keep(run, f"history {at}", seen, lambda: history(store, run, newest, at)),
+            "history": self._keep(run, f"history {at}", seen, lambda: self._history(store, run, newest, at)),
             "config": self.config(run), "faults": self._keep(run, f"faults {at}", seen, lambda: faults(store, run, at)),
         }  # fmt: skip
         if at is not None:
@@ -50,6 +52,20 @@ class HealthReader:
             step_age_s=_step_age(run, newest.get("time/step")), time_left_s=time_left(store, run, now),
             last_checkpoint=run.last_checkpoint, **known,
         )  # fmt: skip
+
+    def _history(self, store: Store, run: Run, newest: Mapping[str, Any], at: int | None) -> dict[str, list[Sample]]:
+        """The last values of what the rules look back on, oldest first."""
+        evals = {key: LONG_WINDOW for key in newest if key.startswith("eval/") and key.endswith(EVAL_ENDS)}
+        found = {}
+        for key, count in {**WINDOWED, **evals}.items():
+            if key not in newest:
+                continue
+            if at is None:
+                points, _ = self._growing.points(store, run, key, count)
+            else:
+                points = metrics.series(store, run, key, last=count, until=at)
+            found[key] = [(p.step, p.value) for p in points if isinstance(p.value, float)]
+        return found
 
     def newest(self, store: Store, run: Run, seen: Observed, at: int | None = None) -> dict[str, metrics.Point]:
         """The newest value of every metric, up to step `at`."""
@@ -83,17 +99,6 @@ def findings(store: Store, run: Run, reader: HealthReader | None = None) -> list
 def as_json(found: list[Verdict]) -> list[dict[str, str]]:
     """The objects of `alerts` in `runs --json` and `show --json`: what a person should look at."""
     return [{"rule": v.rule, "level": v.level, "text": v.text, "action": v.action} for v in found if v.alarming]
-
-
-def history(store: Store, run: Run, newest: Mapping[str, Any], at: int | None = None) -> dict[str, list[Sample]]:
-    """The last values of what the rules look back on, oldest first."""
-    evals = {key: LONG_WINDOW for key in newest if key.startswith("eval/") and key.endswith(EVAL_ENDS)}
-    found = {}
-    for key, count in {**WINDOWED, **evals}.items():
-        if key in newest:
-            points = metrics.series(store, run, key, last=count, until=at)
-            found[key] = [(p.step, p.value) for p in points if isinstance(p.value, float)]
-    return found
 
 
 def faults(store: Store, run: Run, at: int | None = None) -> list[Fault]:

@@ -28,7 +28,7 @@ def keys(store: Store, run: Run) -> list[str]:
     return [row["name"] for row in store.rows(sql, (run.num,))]
 
 
-_ANY_STEP = (1 << 63) - 1
+_FIRST_STEP, _LAST_STEP = -(1 << 63), (1 << 63) - 1
 
 
 def latest(store: Store, run: Run, *, until: int | None = None) -> dict[str, Point]:
@@ -49,19 +49,21 @@ def latest(store: Store, run: Run, *, until: int | None = None) -> dict[str, Poi
     return {row["name"]: _point(row) for row in store.rows(sql, values)}
 
 
-def series(store: Store, run: Run, key: str, *, last: int | None = None, until: int | None = None) -> list[Point]:
-    """The curve of one metric in order of step, one point a step (the newest attempt's), up to step `until`; `last` bounds
-    the number of points.
+def series(
+    store: Store, run: Run, key: str, *, last: int | None = None, since: int = _FIRST_STEP, until: int | None = None
+) -> list[Point]:
+    """The curve of one metric in order of step, one point a step (the newest attempt's), from step `since` to `until`; `last`
+    bounds the number of points.
 
     Empty when the run has not reported the key.
     """
     sql = (
         "SELECT m.step, m.attempt, m.t, m.value, m.special, m.json FROM metric_rows m WHERE m.run_num = ? AND m.key_num ="
-        " (SELECT num FROM keys WHERE name = ?) AND m.step <= ? ORDER BY m.step DESC, m.attempt DESC LIMIT ?"
+        " (SELECT num FROM keys WHERE name = ?) AND m.step BETWEEN ? AND ? ORDER BY m.step DESC, m.attempt DESC LIMIT ?"
     )
     bound = -1 if last is None else last + 64
     while True:
-        found = store.rows(sql, (run.num, key, _ANY_STEP if until is None else until, bound))
+        found = store.rows(sql, (run.num, key, since, _LAST_STEP if until is None else until, bound))
         points: list[Point] = []
         for row in found:
             if not points or points[-1].step != row["step"]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from molt_tui.sentences import sentence
 from molt_tui.services import health, logs, metrics, runs, steer
+from molt_tui.services.growing import Growing
 from molt_tui.store.database import Store, open_store
 from molt_tui.store.home import Home
 from molt_tui.text import clean, log_line
@@ -21,8 +22,9 @@ from molt_tui.tui.launch_answers import LaunchAnswers
 from molt_tui.tui.read_only import changes
 from molt_tui.tui.runs_source import RunsSource
 from molt_tui.tui.store_data import StoreData
+from molt_tui.tui.thinning import ThinCurve
 from molt_tui.tui.view import EventLine, Layers, RunView
-from molt_tui.tui.widgets.braille import Point, thin
+from molt_tui.tui.widgets.braille import Point
 from molt_tui.verdict import Verdict, headline, judge
 
 CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl", "staleness/mean", "time/step")
@@ -39,7 +41,8 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         super().__init__()
         self.home, self.read_only = home, read_only
         self._local = threading.local()
-        self._curves: dict[tuple[str, str, int], tuple[Any, list[Point]]] = {}
+        self._curves: dict[tuple[str, str], tuple[Any, ThinCurve, list[Point]]] = {}
+        self._growing = Growing()
         self._tails: dict[str, tuple[Any, tuple[str, ...]]] = {}
         self._routing: dict[str, tuple[int | None, tuple[Layers, ...]]] = {}
         self._health = health.HealthReader()
@@ -86,14 +89,15 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         return known[1]
 
     def _curve(self, run: runs.Run, key: str, newest: metrics.Point, points: int) -> list[Point]:
-        """A whole curve thinned to the screen, read again only after a new point."""
-        place, mark = (run.id, key, points), (newest.attempt, newest.step)
+        """A whole curve thinned to the screen, read on only after a new point."""
+        place, mark = (run.id, key), (newest.attempt, newest.step, newest.t, points)
         known = self._curves.get(place)
         if known is None or known[0] != mark:
-            found = metrics.series(self.store, run, key)
-            whole = [(float(p.step), p.value) for p in found if isinstance(p.value, float)]
-            known = self._curves[place] = (mark, thin(whole, points))
-        return known[1]
+            fresh = known is None or known[1].limit != points
+            curve = ThinCurve(points) if fresh else known[1]
+            whole, changed = self._growing.points(self.store, run, key)
+            known = self._curves[place] = (mark, curve, curve.update(whole, 0 if fresh else changed))
+        return known[2]
 
     def _events(self, run: runs.Run, evals: Sequence[str], until: float | None) -> tuple[EventLine, ...]:
         """Events in words and, between them, what evaluations found; up to a time of the run's own clock."""

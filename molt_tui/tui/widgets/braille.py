@@ -77,14 +77,15 @@ def thin(points: Sequence[Point], limit: int) -> list[Point]:
     if len(points) <= limit or limit < 4:
         return list(points)
     size = -(-2 * len(points) // limit)
-    kept: list[Point] = []
-    for start in range(0, len(points), size):
-        bucket = points[start : start + size]
-        finite = [p for p in bucket if isfinite(p[1])]
-        chosen = {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])} if finite else set()
-        gap = next((p for p in bucket if not isfinite(p[1])), None)
-        kept += sorted([*chosen, *([gap] if gap is not None else [])], key=lambda p: p[0])
-    return kept
+    return [p for start in range(0, len(points), size) for p in essence(points[start : start + size])]
+
+
+def essence(bucket: Sequence[Point]) -> list[Point]:
+    """The smallest and the largest point of a bucket and one that cannot be drawn, in order."""
+    finite = [p for p in bucket if isfinite(p[1])]
+    chosen = {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])} if finite else set()
+    gap = next((p for p in bucket if not isfinite(p[1])), None)
+    return sorted([*chosen, *([gap] if gap is not None else [])], key=lambda p: p[0])
 
 
 def columns(points: Sequence[Point], x_low: float, x_high: float, pixels: int) -> dict[int, Column]:

@@ -60,7 +60,7 @@ def automodel_causal_lm(path: str, ep_size: int, attention: str, grouped_experts
     # Models that insist on splitting themselves have a parallelizer of their own.
     with patch.object(model_parallelizer, "_DEFAULT_PARALLELIZER", ours):
         causal_lm = NeMoAutoModelForCausalLM.from_pretrained(
-            path, torch_dtype=torch.float32, attn_implementation=attention, use_liger_kernel=False, backend=backend,
+            path, torch_dtype=torch.float32, attn_implementation="sdpa", use_liger_kernel=False, backend=backend,
             distributed_setup=setup,
         )  # fmt: skip
     if not ours.called:

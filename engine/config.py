@@ -81,7 +81,7 @@ class FsdpConfig(Section):
     cp_size: PositiveInt = option(1, "ranks that split every sequence (CUDA)")
     ep_size: PositiveInt = option(1, "ranks that share the experts of a MoE model (CUDA)")
     attn_implementation: Literal["sdpa", "eager", "te"] = option(
-        "sdpa", "attention of the trainer; te: Transformer Engine (CUDA)"
+        "sdpa", "attention; te: Transformer Engine, where AutoModel has it (CUDA)"
     )
     packing_samples: bool = option(False, "segments of a micro-batch behind each other in one row, without padding")
     offload: Literal["none", "optimizer", "full"] = option(

@@ -42,6 +42,7 @@ def model_rules(c: Config) -> Rules:
     yield replays and dense, "train.routing_replay", f"{name} has no experts whose choice could be replayed; leave it off"
     yield (c.actor.freeze_moe_router and dense, "actor.freeze_moe_router",
            f"{name} has no router that could be frozen; leave it off")  # fmt: skip
+    yield c.fsdp.ep_size > 1 and dense, "fsdp.ep_size", f"{name} has no experts that ranks could share; use 1"
     yield (c.train.routing_replay_border != "both" and not replays, "train.routing_replay_border",
            "changes nothing without --train.routing_replay")  # fmt: skip
 

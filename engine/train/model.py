@@ -152,18 +152,19 @@ def load_causal_lm(path: str, mesh: DeviceMesh, options: ModelOptions) -> nn.Mod
 
     Raises OSError if there is no model, RuntimeError if only AutoModel could be right and it cannot be used.
     """
-    own_class, reason = automodel_has_class(path) if options.automodel else (False, "fsdp.ep_size needs CUDA")
+    own_class, reason = automodel_has_class(path) if options.automodel else (False, "NeMo AutoModel is used on CUDA alone")
     if own_class:
         grouped = options.param_dtype == "bf16" and mesh.device_type == "cuda"
         shard = partial(shard_layers, mesh, options)
         return automodel_causal_lm(path, options.ep_size, options.attention, grouped, shard).train()
-    if options.ep_size > 1:
-        raise RuntimeError(f"{reason}, and transformers cannot share experts between ranks: use fsdp.ep_size 1")
+    if options.ep_size > 1 or options.attention != "sdpa":
+        raise RuntimeError(f"{reason}, and transformers' can neither share experts nor take Transformer Engine: use fsdp.ep_size 1"
+                           " and fsdp.attn_implementation sdpa")  # fmt: skip
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=options.attention).train()
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").train()
 
 
 def shard_layers(mesh: DeviceMesh, options: ModelOptions, causal_lm: nn.Module, experts_mesh: DeviceMesh | None = None) -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from helpers import VOCAB, tiny_model
 
-from engine.train.model import ModelOptions, shard_policy
+from engine.train.model import ModelOptions, load_causal_lm, shard_policy
 
 # One per token: entry t belongs to token t, whose logits stand at t - 1.
 TEMPERATURES_BT = torch.linspace(0.5, 2.0, 21).view(3, 7)
@@ -83,3 +83,9 @@ def test_bf16_compute_keeps_fp32_masters_and_gradients(mesh):
     # bf16 keeps 8 bits: visibly off, but near.
     reference_BT = policy(ids_BT, wanted_BT).logprobs_BT
     assert 1e-6 < (reference_BT - exact_BT).abs().max() < 0.5
+
+
+@pytest.mark.parametrize("wanted", [{"ep_size": 2}, {"attention": "te"}])
+def test_what_transformers_class_cannot_do_is_refused(mesh, wanted):
+    with pytest.raises(RuntimeError, match=r"use fsdp\.ep_size 1 and fsdp\.attn_implementation sdpa"):
+        load_causal_lm("nowhere", mesh, ModelOptions(**wanted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any
 
@@ -28,10 +28,15 @@ def plain(value: Any) -> Any:
 def write_csv(columns: Sequence[str], rows: Rows, out: IO[str], *, safe: bool = False) -> None:
     """RFC 4180 with line feeds; a missing value is empty. `safe`: control characters become visible escapes, for a terminal."""
     writer = csv.writer(out, lineterminator="\n")
-    show: Callable[[Any], Any] = (lambda v: clean(v) if isinstance(v, str) else v) if safe else (lambda v: v)
-    writer.writerow([show(c) for c in columns])
-    for row in rows:
-        writer.writerow([show(_cell(v)) for v in row])
+    if safe:
+        writer.writerow(map(clean, columns))
+        writer.writerows([clean(v) if isinstance(v, str) else _cell(v) for v in row] for row in rows)
+    else:
+        writer.writerow(columns)
+        writer.writerows([v if type(v) in _AS_THEY_ARE else _cell(v) for v in row] for row in rows)
+
+
+_AS_THEY_ARE = frozenset({str, int, float, type(None)})  # the csv module writes nan and inf as the wire does
 
 
 def _cell(value: Any) -> Any:

@@ -19,6 +19,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from molt_tui.store.home import Home, find_home
+from molt_tui.text import clean
 from molt_tui.tui import preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
 from molt_tui.tui.cost import CountingDriver, Reading, in_words
@@ -153,6 +154,12 @@ class MoltApp(App[str]):
 
     def on_unmount(self) -> None:
         self.background.stop()
+
+    async def on_event(self, event: events.Event) -> None:
+        """What is pasted is drawn as it is by the fields it goes to."""
+        if isinstance(event, events.Paste):
+            event.text = clean(event.text, lines=True)
+        await super().on_event(event)
 
     def on_ingested(self, message: Ingested) -> None:
         self.background.handled()

@@ -9,17 +9,20 @@ import unicodedata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual import events
 
 from molt_tui.services import tables, traces
 from molt_tui.store.query import QueryResult
 from molt_tui.tokens import parse
-from molt_tui.tui.data_source import TokenPage
+from molt_tui.tui.completion import complete
+from molt_tui.tui.data_source import TokenPage, Vocabulary
 from molt_tui.tui.screens.group import head_of
 from molt_tui.tui.screens.query import cell
 from molt_tui.tui.screens.tokens import about, token_lines
 from molt_tui.tui.screens.traces import cells
 from molt_tui.tui.store_data import trace_line
 from molt_tui.tui.token_layout import lay_out
+from molt_tui.tui.widgets.sql_editor import SqlEditor
 from molt_tui.tui.widgets.token_view import marks_of, style_of
 from tests.traced_run import CONFIG_FLAT, records, rollout, segment
 from tests.tui.fake_source import RUNS
@@ -143,3 +146,27 @@ def test_good_records_stay_readable():
     found = parse(records(12)[0], CONFIG_FLAT)
     text = "".join(piece.text for line in lay_out(found, 78).lines for piece in line)
     assert "The answer is **391**." in text and "⟨v10⟩" in text
+
+
+async def test_a_hostile_saved_query_in_the_editor(open_app):
+    async with open_app() as driver:
+        await driver.press("Q")
+        driver.app.screen.query_one(SqlEditor).text = "\n".join(NASTY)
+        await driver.settle()
+        assert_harmless(driver, (80, 24))
+
+
+@given(texts, st.lists(texts))
+def test_completion_of_anything(before, words):
+    start, found = complete(before, Vocabulary(tuple(words), tuple(words)))
+    assert 0 <= start <= len(before) and all(before[start:].lower() in word.lower() for word in found)
+
+
+async def test_pasting_anything_into_a_field(open_app):
+    async with open_app() as driver:
+        for keys in (["slash"], ["escape", "Q"]):
+            await driver.press(*keys)
+            driver.app.post_message(events.Paste("\x1b]0;x\x07 \x9b2J\u202e"))
+            await driver.settle()
+            assert "\\e]0;x" in driver.text()
+            assert_harmless(driver, (80, 24))

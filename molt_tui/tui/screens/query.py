@@ -128,6 +128,8 @@ class QueryScreen(MoltScreen):
                 self.running_since = None
                 self.message = Content.styled(error, "bold $text-error")
                 self._show_top()
+                if len(error) > self.app.size.width - 12:
+                    super().failed(topic, error)
         else:
             super().failed(topic, error)
 

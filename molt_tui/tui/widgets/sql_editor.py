@@ -9,7 +9,9 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.text_area import Edit, EditResult
 
+from molt_tui.text import clean
 from molt_tui.tui.completion import complete
 from molt_tui.tui.data_source import Vocabulary
 
@@ -41,6 +43,14 @@ class SqlEditor(TextArea):
         self.vocabulary = Vocabulary()
         self._cycle: _Cycle | None = None
         self._own = False
+
+    def load_text(self, text: str) -> None:
+        super().load_text(clean(text, lines=True))
+
+    def edit(self, edit: Edit) -> EditResult:
+        """Whatever is typed or pasted; a terminal would interpret control characters, since the text is drawn as it is."""
+        edit.text = clean(edit.text, lines=True)
+        return super().edit(edit)
 
     def _before(self) -> str:
         return self.get_text_range((0, 0), self.cursor_location)

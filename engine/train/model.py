@@ -158,8 +158,8 @@ def load_causal_lm(path: str, mesh: DeviceMesh, options: ModelOptions) -> nn.Mod
         shard = partial(shard_layers, mesh, options)
         return automodel_causal_lm(path, options.ep_size, options.attention, grouped, shard).train()
     if options.ep_size > 1 or options.attention != "sdpa":
-        raise RuntimeError(f"{reason}, and transformers' can neither share experts nor take Transformer Engine: use fsdp.ep_size 1"
-                           " and fsdp.attn_implementation sdpa")  # fmt: skip
+        raise RuntimeError(f"{reason}, and transformers' can neither share experts nor take Transformer Engine: use fsdp.ep_size"
+                           " 1 and fsdp.attn_implementation sdpa")  # fmt: skip
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 

@@ -49,17 +49,17 @@ class ScriptedSampler(ScriptedEngine):
             await asyncio.sleep(POLL_S)
         return await super().generate(request)
 
-    async def init_transfer(self, host: str, port: int, rank: int, world: int) -> None:
-        from engine.sync.transfer import Link
+    async def init_transfer(self, host: str, port: int, rank: int, world: int, kind: str) -> None:
+        from engine.sync.link import open_link
 
-        self._link = await asyncio.to_thread(Link, host, port, rank, world)
+        self._link = await asyncio.to_thread(open_link, kind, host, port, rank, world, "cpu")
 
-    async def update_weights(self, manifest: Any, version: int) -> dict[str, float]:
+    async def update_weights(self, manifest: Any, version: int) -> None:
         """Receive every bucket as vLLM's worker does; what arrived must be weights of the manifest's size."""
         received = await asyncio.to_thread(self._receive, manifest)
         if received != manifest.total_bytes:
             raise RuntimeError(f"{received} bytes arrived, the manifest has {manifest.total_bytes}")
-        return await super().update_weights(manifest, version)
+        await super().update_weights(manifest, version)
 
     def _receive(self, manifest: Any) -> int:
         from engine.sync.transfer import receive

@@ -27,6 +27,7 @@ def trace(
     from molt_tui.cli.session import fresh_run
     from molt_tui.errors import Refused
     from molt_tui.services import traces
+    from molt_tui.store.rows import string
     from molt_tui.tokens import ORDERS
 
     if sort not in ORDERS:
@@ -43,8 +44,11 @@ def trace(
         if rollout is not None:
             _print_tokens(traces.named(store, found, rollout, step), as_json)
             return
-    if as_json:
-        output.emit_json(rows if whole or sort != "recorded" else records)
+    if as_json and whole:
+        output.emit_json(rows)
+    elif as_json:
+        full = {string(record.get("rollout_id")): record for record in records}
+        output.emit_json([full[row["rollout_id"]] for row in rows])
     elif text and not whole:
         _print_texts(rows)
     else:

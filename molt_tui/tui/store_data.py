@@ -58,6 +58,8 @@ class StoreData:
 
     def traces(self, run_id: str, step: int | None, sort: str, reverse: bool) -> TraceView:
         run = runs.get_run(self.store, run_id)
+        if not traces.steps(run):
+            return TraceView(run.id, clean(run.name), (), None, ())
         _, at, path = traces.step_file(run, step)
         mark = (str(path), path.stat().st_size)
         known, rows = self._last_step
@@ -91,6 +93,8 @@ class StoreData:
         return traces.group_of(self.store, run, place, traces.settings_of(run))
 
     def query(self, sql: str, cancelled: Callable[[], bool]) -> QueryResult:
+        if "rollout" in sql.lower():  # the watch leaves recorded rollouts for whoever asks
+            runs.refresh(self.store, rollouts=True)
         return run_query(self.home, sql, cancelled=cancelled)
 
     def vocabulary(self) -> Vocabulary:

@@ -22,6 +22,8 @@ class FakeData:
         self.asked: list[str] = []
 
     def traces(self, run_id, step, sort, reverse):
+        if not self.records:
+            return TraceView(run_id, "tools", (), None, ())
         at = max(self.records) if step is None else step
         rows = traces.ordered(traces.summaries(self.records[at]), sort, reverse=reverse)
         return TraceView(run_id, "tools", sorted(self.records), at, [trace_line(row) for row in rows])

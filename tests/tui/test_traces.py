@@ -149,3 +149,16 @@ async def test_a_long_rollout_draws_only_what_is_seen(open_app):
         drawn.clear()
         await driver.press("h")
         assert len(drawn) <= 2
+
+
+async def test_a_run_without_recorded_rollouts(open_app):
+    async with open_app(run=RUN) as driver:
+        driver.source.records = {}
+        await driver.press("t")
+        assert "none recorded yet" in driver.text() and "no rollouts" in driver.text()
+        await driver.press("right_square_bracket", "enter", "v", "y", "s", "a")
+        await driver.wait_for("none recorded yet")
+        driver.source.records = {3: []}
+        await driver.press("a")
+        await driver.refresh()
+        assert "step 3: 0 rollouts" in driver.text()

@@ -169,6 +169,8 @@ class TracesScreen(MoltScreen):
         steps = f"{view.steps[0]}-{view.steps[-1]}" if view.steps else "none"
         if self.words:
             where = f"{len(view.lines)}{'+' if view.limited else ''} rollouts with {self.words!r}"
+        elif not view.steps:
+            where = "none recorded yet (trace.rollouts_per_step of every step)"
         elif self.everything:
             where = f"{len(view.lines)}{'+' if view.limited else ''} rollouts of every step"
         else:

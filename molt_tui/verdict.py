@@ -8,7 +8,7 @@ first verdict is the headline. docs/what-to-press.md is made from here (tests/ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +36,14 @@ class Verdict:
     def alarming(self) -> bool:
         """Whether a person should look at it."""
         return self.level in ("warning", "critical")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When alerts applied: for each rule one level per step in `steps`, None where it did not apply."""
+
+    steps: tuple[int, ...]
+    levels: Mapping[str, tuple[Level | None, ...]]
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from molt_tui.store.database import Store
 from molt_tui.store.rows import number
 from molt_tui.store.runs import read_json
 from molt_tui.text import clean
-from molt_tui.verdict import Verdict, judge
+from molt_tui.verdict import Timeline, Verdict, judge
 
-FAULTS = 8
+FAULTS, TIMELINE_STEPS = 8, 60
 UNSEEN = Observed(None, 0.0)
 T = TypeVar("T")
 
@@ -116,6 +116,16 @@ def checkpoint_before(store: Store, run: Run, at: int) -> int | None:
     return store.rows(sql, (run.num, at))[0]["step"]
 
 
+def timeline(store: Store, run: Run, reader: HealthReader) -> Timeline:
+    """The alerts of a run over its whole life, judged at no more than TIMELINE_STEPS of its steps."""
+    steps = [p.step for p in metrics.series(store, run, "time/step")]
+    stride = -(-len(steps) // TIMELINE_STEPS) or 1
+    chosen = tuple(steps[::-1][::stride][::-1])  # the last one always
+    found = [{v.rule: v.level for v in judge(reader.facts(store, run, UNSEEN, 0.0, at)) if v.alarming} for at in chosen]
+    rules = dict.fromkeys(rule for levels in found for rule in levels)
+    return Timeline(chosen, {rule: tuple(levels.get(rule) for levels in found) for rule in rules})
+
+
 @dataclass(frozen=True)
 class Moment:
     """Version and attempt at a step, and when by the run's own clock; `t` is None for the present."""
@@ -135,10 +145,10 @@ def moment(store: Store, run: Run, at: int | None) -> Moment:
     return Moment(found[0]["version"] if found else None, points[0].attempt, points[0].t)
 
 
-def layer_mismatch(store: Store, run: Run, last: int) -> tuple[tuple[int, tuple[float, ...] | None], ...]:
-    """(step, routing mismatch per MoE layer) of the newest steps; None where the step reported none."""
-    steps = [p.step for p in metrics.series(store, run, "time/step", last=last)]
-    lists = {p.step: p.value for p in metrics.series(store, run, "routing/layer_mismatch", last=last)}
+def layer_mismatch(store: Store, run: Run, last: int, at: int | None = None) -> tuple[tuple[int, tuple[float, ...] | None], ...]:
+    """(step, routing mismatch per MoE layer) of the newest steps up to `at`; None where the step reported none."""
+    steps = [p.step for p in metrics.series(store, run, "time/step", last=last, until=at)]
+    lists = {p.step: p.value for p in metrics.series(store, run, "routing/layer_mismatch", last=last, until=at)}
     return tuple((step, _shares(lists.get(step))) for step in steps)
 
 

@@ -16,6 +16,7 @@ from molt_tui.tui.launch_view import LaunchSource
 if TYPE_CHECKING:
     from molt_tui.comparison import Comparison
     from molt_tui.tui.view import RunView
+    from molt_tui.verdict import Timeline
 
 Trend = Sequence[tuple[float, float]]
 
@@ -68,6 +69,10 @@ class Source(LaunchSource, ClusterSource, DataSource, Protocol):
     def run(self, run_id: str, points: int, at: int | None = None, metric: str | None = None) -> RunView:
         """Everything the dashboard shows, at most `points` points per curve; as it was when step `at` was the newest one,
         with the curve of one more metric."""
+        ...
+
+    def timeline(self, run_id: str) -> Timeline:
+        """When which alert applied, over the whole run."""
         ...
 
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:

@@ -25,7 +25,7 @@ from molt_tui.tui.store_data import StoreData
 from molt_tui.tui.thinning import ThinCurve
 from molt_tui.tui.view import EventLine, Layers, RunView
 from molt_tui.tui.widgets.braille import Point
-from molt_tui.verdict import Verdict, headline, judge
+from molt_tui.verdict import Timeline, Verdict, headline, judge
 
 CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl", "staleness/mean", "time/step")
 HEATMAP_STEPS = 400
@@ -74,18 +74,21 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         return RunView(
             run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=moment.version,
             attempt=moment.attempt, age_s=_said(run, seen, now), at=at, newest_step=_last_step(run, newest),
-            state=clean(run.state), config=facts.config, curves=curves, layers=self._layers(run, newest), chosen=metric,
+            state=clean(run.state), config=facts.config, curves=curves, layers=self._layers(run, newest, at), chosen=metric,
             events=self._events(run, evals, moment.t), log=self._log(run),
         )  # fmt: skip
 
-    def _layers(self, run: runs.Run, newest: Mapping[str, metrics.Point]) -> tuple[Layers, ...]:
-        """Routing mismatch per layer over the newest steps, read again only after a new step."""
+    def timeline(self, run_id: str) -> Timeline:
+        return health.timeline(self.store, runs.get_run(self.store, run_id), self._health)
+
+    def _layers(self, run: runs.Run, newest: Mapping[str, metrics.Point], at: int | None) -> tuple[Layers, ...]:
+        """Routing mismatch per layer over the newest steps, read again only after a new step or for another one."""
         if "routing/layer_mismatch" not in newest:
             return ()
-        mark = newest["time/step"].step if "time/step" in newest else None
+        mark = at if at is not None else newest["routing/layer_mismatch"].step
         known = self._routing.get(run.id)
         if known is None or known[0] != mark:
-            known = self._routing[run.id] = (mark, health.layer_mismatch(self.store, run, HEATMAP_STEPS))
+            known = self._routing[run.id] = (mark, health.layer_mismatch(self.store, run, HEATMAP_STEPS, at))
         return known[1]
 
     def _curve(self, run: runs.Run, key: str, newest: metrics.Point, points: int) -> list[Point]:

@@ -10,7 +10,7 @@ from molt_tui.comparison import Comparison, Several, Subject
 from molt_tui.facts import Facts
 from molt_tui.tui.source import NoteLine, RunLine
 from molt_tui.tui.view import EventLine, RunView
-from molt_tui.verdict import Verdict, judge
+from molt_tui.verdict import Timeline, Verdict, judge
 from tests.tui.fake_data import FakeData
 from tests.tui.fake_launch import FakeLaunch
 
@@ -148,6 +148,10 @@ class FakeSource(FakeLaunch, FakeData):
     def export_comparison(self, refs, metric, by, path) -> str:
         self.calls.append(("export", path))
         return f"written to {path}"
+
+    def timeline(self, run_id: str) -> Timeline:
+        levels = {"mismatch-spike": (None,) * 30 + ("warning",) * 30, "not-finite": (None,) * 50 + ("critical",) * 10}
+        return Timeline(tuple(range(1, 121, 2)), levels)
 
     def run(self, run_id: str, points: int, at: int | None = None, metric: str | None = None) -> RunView:
         """The same run; at a step of the past its reward is that of the curve, so that scrubbing shows."""

@@ -10,7 +10,7 @@ from tests.tui.fake_source import METRICS, RUNS, view
 KEYS = [
     "j", "k", "h", "l", "g", "G", "n", "s", "slash", "x", "p", "c", "y", "z", "enter", "escape", "tab", "shift+tab",
     "question_mark", "colon", "ctrl+s", "u", "r", "f", "up", "down", "left", "right", "pageup", "pagedown", "home",
-    "end", "a", "1", ".", "backspace", "space", "ctrl+d", "ctrl+u",
+    "end", "a", "L", "left_curly_bracket", "right_curly_bracket", "1", ".", "backspace", "space", "ctrl+d", "ctrl+u",
     "t", "Q", "v", "m", "e", "b", "w", "S", "left_square_bracket", "right_square_bracket", "ctrl+r", "ctrl+o", "f2",
 ]  # fmt: skip
 VALUES = (None, math.nan, math.inf, 1.0, "x", [1, math.nan])

@@ -12,7 +12,7 @@ import pytest
 from engine.wire import RunDir
 from molt_tui.scenarios.archive import Scenario, load, names, parse
 from molt_tui.scenarios.player import Player, prepare
-from molt_tui.services.health import UNSEEN, HealthReader
+from molt_tui.services.health import UNSEEN, HealthReader, timeline
 from molt_tui.services.runs import list_runs, observed
 from molt_tui.store.database import open_store
 from molt_tui.store.home import Home
@@ -92,6 +92,18 @@ def test_a_run_that_died_without_a_word_is_lost(home):
     _, found = verdicts(home)
     assert found[0].rule == "lost"
     assert "no checkpoint was saved" in found[0].action
+
+
+def test_the_timeline_says_since_when(home):
+    scenario = load("replay-leaks")
+    play_out(home, scenario)
+    with open_store(home) as store:
+        (run,) = list_runs(store)
+        found = timeline(store, run, HealthReader())
+    assert found.steps[-1] == 96 and len(found.steps) <= 60
+    assert list(found.levels) == ["replay-leaks"]
+    ill = [step for step, level in zip(found.steps, found.levels["replay-leaks"]) if level]
+    assert ill == [step for step in found.steps if step >= scenario.onset]
 
 
 def test_the_healthy_run_raises_no_alert_at_any_step(home):

@@ -144,6 +144,15 @@ async def test_alerts_say_what_to_do_and_what_is_healthy(open_app):
             assert words in text, words
 
 
+async def test_alerts_say_when_they_applied(open_app):
+    async with open_app(run=RUN) as driver:
+        await driver.press("a")
+        lines = driver.text().splitlines()
+        spike = next(line for line in lines if line.strip().startswith("mismatch-spike"))
+        assert "·" * 30 + "▲" * 30 in spike
+        assert any("when: steps" in line and line.rstrip().endswith("119") for line in lines)
+
+
 async def test_steps_without_a_report_are_not_zero(open_app):
     async with open_app(run=RUN, size=(160, 45)) as driver:
         await driver.press("e")

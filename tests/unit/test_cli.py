@@ -2,11 +2,14 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
 from engine import wire
 from molt_tui.cli import main
+from molt_tui.scenarios.archive import load, names
+from molt_tui.scenarios.player import Player, prepare
 from tests.make_golden import GOLDEN, RUN_ID
 from tests.unit.conftest import until
 
@@ -44,6 +47,27 @@ def test_runs_json_has_exactly_the_promised_fields(molt, golden):
     (run,) = json.loads(out)
     assert code == 0 and err == "" and set(run) == {*RUN_FIELDS, "alerts"} and run["alerts"] == []
     assert (run["id"], run["state"], run["reward"], run["tags"]) == (RUN_ID, "completed", 0.92, ["demo", "keep"])
+
+
+def test_alerts_of_a_live_run_are_in_runs_and_show(molt, home):
+    scenario = load("replay-leaks")
+    run = prepare(scenario, home / "runs", "20270101-000000-demo-x", now=time.time(), command=["molt-tui", "demo"])
+    player = Player(scenario, run, 1.0)
+    for item in scenario.items:
+        player.apply(item)
+    player.write_status(force=True)
+    (listed,) = json.loads(molt("runs", "--json")[1])
+    assert [(alert["rule"], alert["level"]) for alert in listed["alerts"]] == [("replay-leaks", "warning")]
+    assert "warning: replay-leaks" in molt("runs")[1]
+    shown = json.loads(molt("show", "last", "--json")[1])
+    assert shown["alerts"] == listed["alerts"] and shown["verdict"] == shown["alerts"][0]["text"]
+    assert f"warning   {shown['verdict']}" in molt("show", "last")[1]
+
+
+def test_demo_lists_what_it_can_play(molt):
+    code, out, _ = molt("demo", "--list")
+    assert code == 0 and all(name in out for name in names())
+    assert {s["name"] for s in json.loads(molt("demo", "--list", "--json")[1])} == set(names())
 
 
 def test_runs_table_and_no_runs(molt, home):

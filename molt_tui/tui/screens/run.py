@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -174,7 +174,12 @@ class RunScreen(Scrubbing, RunControls, MoltScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.at is not None if action == "live" else True
 
-    def answered(self, topic: str, value: RunView) -> None:
+    def answered(self, topic: str, value: Any) -> None:
+        if topic == "timeline":
+            panel = self.query_one(AlertPanel)
+            panel.timeline = value
+            panel.redraw()
+            return
         if value.at != self.at:
             return  # the screen has moved on to another step
         self.view, self.error = value, None
@@ -206,6 +211,9 @@ class RunScreen(Scrubbing, RunControls, MoltScreen):
         if self.maximized is panel:
             self.minimize()
             return
+        if isinstance(panel, AlertPanel):
+            source, run_id = self.molt.source, self.run_id
+            self.ask("timeline", lambda: source.timeline(run_id))
         panel.add_class("-shown")
         self.maximize(panel, container=False)
         panel.focus()

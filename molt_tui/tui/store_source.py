@@ -28,7 +28,7 @@ from molt_tui.tui.widgets.braille import Point
 from molt_tui.verdict import Timeline, Verdict, headline, judge
 
 CURVES = ("reward/mean", "loss/policy", "is/masked_frac", "queue/depth", "mismatch/k3_kl", "staleness/mean", "time/step")
-HEATMAP_STEPS = 400
+HEATMAP_STEPS = 240
 EVAL_SUFFIXES = ("/exact_frac", "/score_mean")
 EVENTS, LOG_LINES = 200, 500
 SHOWN_KINDS = ("phase", "fault", "checkpoint", "control", "alert", "note")

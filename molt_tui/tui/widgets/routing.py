@@ -31,35 +31,27 @@ def shade(share: float | None) -> tuple[str, str]:
     return next((char, style) for limit, char, style in SHADES[1:] if share < limit or limit == float("inf"))
 
 
-def worst(values: Sequence[float | None]) -> float | None:
-    """What one cell shows of several steps or layers: the broken one, else the largest; None when none was captured."""
-    known = [v for v in values if v is not None]
+def worst(shares: tuple[float, ...] | None, first: int, last: int) -> float | None:
+    """What one cell shows of a step's layers: the broken one, else the largest; None when none was captured."""
+    known = shares[first:last] if shares is not None else ()
     return next((v for v in known if not isfinite(v)), max(known, default=None))
 
 
 def heatmap(layers: Sequence[Layers], width: int, height: int) -> list[Line]:
-    """One line per layer (or per neighbouring layers, as their worst), one column per step (or steps)."""
+    """One line per layer (or per neighbouring layers, as their worst), one column per step, the newest steps that fit."""
     count = max((len(shares) for _, shares in layers if shares), default=0)
     if not count or width <= LABEL or height < 1:
         return []
     per_line = -(-count // height)
     repeat = min(TALLEST, height // count) if per_line == 1 else 1
-    room = width - LABEL
-    per_column = -(-len(layers) // room)
-    columns = [layers[i : i + per_column] for i in range(0, len(layers), per_column)]
+    shown = layers[-(width - LABEL) :]
     lines: list[Line] = []
     for first in range(0, count, per_line):
         last = min(first + per_line, count)
-        cells = [shade(worst([v for _, shares in steps for v in (_part(shares, first, last))])) for steps in columns]
         label = f"{first}" if per_line == 1 else f"{first}-{last - 1}"
-        runs = _joined(cells)
+        runs = _joined([shade(worst(shares, first, last)) for _, shares in shown])
         lines += [Content.assemble((part.rjust(LABEL - 1) + " ", "$quiet"), *runs) for part in [label, *[""] * (repeat - 1)]]
     return lines
-
-
-def _part(shares: tuple[float, ...] | None, first: int, last: int) -> Sequence[float | None]:
-    """The layers of one line; those that a step did not report are not captured."""
-    return [None] if shares is None else [*shares[first:last]] or [None]
 
 
 def _joined(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -102,7 +94,7 @@ class RoutingPanel(Panel):
             return [labelled("layers", format.ABSENT)]
         below: list[Line] = []
         if height >= 4:
-            first, last = layers[0][0], layers[-1][0]
+            first, last = layers[-min(len(layers), max(1, width - LABEL))][0], layers[-1][0]
             coverage = now.get("routing/coverage_frac")
             words = f"steps {first}-{last}   {LEGEND}" + ("" if coverage is None else f"   covered {format.share(coverage)}")
             below.append(Content.styled(" " * LABEL + words, "$quiet"))

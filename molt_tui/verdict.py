@@ -443,7 +443,7 @@ def _much_masked(facts: Facts) -> str | None:
     return None
 
 
-@rule("few-weights", "warning", "narrow algo.advantage.is_correction_threshold or train.max_staleness", "above 50 %")
+@rule("few-weights", "warning", "narrow algo.advantage.is_correction_threshold; lower train.max_staleness", "above 50 %")
 def _few_weights(facts: Facts) -> str | None:
     """Few importance weights carry the gradient, whatever the mean ratio says."""
     share = facts.usual("is/ess_frac")

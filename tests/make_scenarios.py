@@ -276,14 +276,14 @@ def _few_weights(steps: Steps, dice: random.Random) -> None:
         s.put(is__ess_frac=0.09 + 0.02 * dice.random(), is__masked_frac=0.14, is__masked_low_frac=0.1, is__masked_high_frac=0.04)
 
 
-@pathology("time-limit", "The time limit comes before the checkpoint", "time-limit", settings={"ckpt.save_steps": 50},
-           time_left_s=160.0)  # fmt: skip
+@pathology("time-limit", "The time limit comes before the checkpoint", "time-limit", settings={"ckpt.save_steps": 75},
+           time_left_s=240.0)  # fmt: skip
 def _time_limit(steps: Steps, dice: random.Random) -> None:
-    """The job ends before step 100, where the next checkpoint is due: what was done since step 50 is at risk."""
+    """The job ends before step 150, where the next checkpoint is due: what was done since step 75 is at risk."""
     for s in steps:
-        if s.step == 50:
-            s.also.append({"kind": "checkpoint", "step": 50, "version": 50, "path": "RUN/checkpoints/step-000050", "seconds": 0.2,
-                           "bytes": 3_573_254, "why": "every 50 steps"})  # fmt: skip
+        if s.step == 75:
+            s.also.append({"kind": "checkpoint", "step": 75, "version": 75, "path": "RUN/checkpoints/step-000075", "seconds": 0.2,
+                           "bytes": 3_573_254, "why": "every 75 steps"})  # fmt: skip
     for s in sick(steps):
         s.retime(wait=1.0, train=3.0)
 

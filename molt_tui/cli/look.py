@@ -27,8 +27,12 @@ def runs(
 
 
 @app.command()
-def show(run: Reference, as_json: Json = False) -> None:
-    """Show one run. State, attempts, newest metrics, notes, recent events."""
+def show(
+    run: Reference,
+    step: Annotated[int | None, typer.Option("--step", help="verdict and metrics as of this step")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show one run. State, verdict, attempts, newest metrics, notes, recent events."""
     from engine.wire import to_wire
     from molt_tui.cli import output
     from molt_tui.cli.runs_table import progress
@@ -38,7 +42,7 @@ def show(run: Reference, as_json: Json = False) -> None:
     from molt_tui.text import clean
 
     with fresh_run(run) as (store, found):
-        newest, verdicts = service.latest(store, found), health.findings(store, found)
+        newest, verdicts = service.latest(store, found, until=step), health.findings(store, found, at=step)
         attempts, notes = runs.attempts(store, found), runs.notes(store, found)
         events = service.events(store, found, last=12)
     if as_json:

@@ -90,10 +90,10 @@ class HealthReader:
         return known[1]
 
 
-def findings(store: Store, run: Run, reader: HealthReader | None = None) -> list[Verdict]:
-    """Every verdict on a run, most urgent first."""
+def findings(store: Store, run: Run, reader: HealthReader | None = None, at: int | None = None) -> list[Verdict]:
+    """Every verdict on a run now, or when step `at` was the newest one; most urgent first."""
     seen = observed(store, run).get(run.id, UNSEEN)
-    return judge((reader or HealthReader()).facts(store, run, seen, time.time()))
+    return judge((reader or HealthReader()).facts(store, run, seen, time.time(), at))
 
 
 def as_json(found: list[Verdict]) -> list[dict[str, str]]:

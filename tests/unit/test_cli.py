@@ -62,6 +62,8 @@ def test_alerts_of_a_live_run_are_in_runs_and_show(molt, home):
     shown = json.loads(molt("show", "last", "--json")[1])
     assert shown["alerts"] == listed["alerts"] and shown["verdict"] == shown["alerts"][0]["text"]
     assert f"warning   {shown['verdict']}" in molt("show", "last")[1]
+    before = json.loads(molt("show", "last", "--step", "40", "--json")[1])
+    assert before["alerts"] == [] and before["metrics"]["time/step"]["step"] == 40
 
 
 def test_demo_lists_what_it_can_play(molt):

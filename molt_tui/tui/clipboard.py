@@ -42,4 +42,12 @@ def copy(app: App, text: str, what: str = "") -> None:
         for sequence in sequences(text):
             driver.write(sequence)
     head = f"copied the first {len(text)} characters of the {what or 'text'}" if cut else f"copied {what}".rstrip()
-    app.notify(f"{head}: {shorten(text, 60)}", markup=False)
+    app.notify(f"{head}: {shorten(text, 60)}{_about_tmux(app)}", markup=False)
+
+
+def _about_tmux(app: App) -> str:
+    """What tmux needs, said once: by default it drops what it was sent."""
+    if not os.environ.get("TMUX") or getattr(app, "_told_of_tmux", False):
+        return ""
+    app._told_of_tmux = True  # type: ignore[attr-defined]
+    return "\n(if nothing arrives: tmux needs `set -g set-clipboard on`)"

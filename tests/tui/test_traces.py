@@ -118,8 +118,10 @@ async def test_copying_goes_to_the_terminal(open_app, monkeypatch):
         await driver.press("t", "enter")
         monkeypatch.setattr(driver.app._driver, "write", written.append)
         await driver.press("y")
-        assert driver.notices()[-1] == "copied token: I" and driver.app.clipboard == "I"
+        assert driver.notices()[-1].startswith("copied token: I\n(if nothing arrives: tmux") and driver.app.clipboard == "I"
         sent = "".join(written)
+        await driver.press("l", "y")
+        assert driver.notices()[-1] == "copied token:  will"
         assert "\x1b]52;c;SQ==\x07" in sent and "\x1bPtmux;\x1b\x1b]52;c;SQ==\x07\x1b\\" in sent
 
 

@@ -28,6 +28,11 @@ _COLUMNS = (
     " o.sampled, o.masked, o.mismatched, o.min_version, o.max_version, o.trained_version, o.staleness_max, o.ratio_mean,"
     " o.ratio_extreme, o.label, o.info"
 )
+# Rollouts of a run (given twice) at every step, of the newest attempt that has the step.
+_NEWEST = (
+    "FROM rollout_rows o JOIN runs r ON r.num = o.run_num JOIN (SELECT step, max(attempt) AS attempt FROM rollout_rows"
+    " WHERE run_num = ? GROUP BY step) n ON n.step = o.step AND n.attempt = o.attempt WHERE o.run_num = ?"
+)
 SHOWN_CHARS, PROMPT_CHARS = 4000, 1500
 
 
@@ -131,10 +136,9 @@ def whole_run(store: Store, run: Run, sort: str, *, reverse: bool = False, limit
     sql = (
         f"SELECT r.id AS run, {_COLUMNS}, min(o.prompt_chars, {PROMPT_CHARS}) AS prompt_chars,"
         f" substr(o.text, max(1, o.prompt_chars - {PROMPT_CHARS - 1}), {SHOWN_CHARS}) AS text"
-        " FROM rollout_rows o JOIN runs r ON r.num = o.run_num"
-        f" WHERE o.run_num = ? ORDER BY ({expression}) IS NULL, {expression} {way}, o.step, o.id LIMIT ?"
+        f" {_NEWEST} ORDER BY ({expression}) IS NULL, {expression} {way}, o.step, o.id LIMIT ?"
     )
-    return [dict(row) for row in store.rows(sql, (run.num, limit))]
+    return [dict(row) for row in store.rows(sql, (run.num, run.num, limit))]
 
 
 def ingest(store: Store, run: Run) -> int:
@@ -142,7 +146,7 @@ def ingest(store: Store, run: Run) -> int:
     return ingest_rollouts(store, run.num, run.directory)
 
 
-def find(store: Store, text: str, run: Run | None = None, *, limit: int = 1000) -> list[Row]:
+def find(store: Store, text: str, run: Run, *, limit: int = 1000) -> list[Row]:
     """Rollouts whose text contains `text` (ASCII letters match in either case), newest step first, with an excerpt around it.
 
     It reads every text once: 10,000 rollouts take a fraction of a second.
@@ -151,8 +155,6 @@ def find(store: Store, text: str, run: Run | None = None, *, limit: int = 1000) 
     at = "instr(lower(o.text), lower(?))"
     sql = (
         f"SELECT r.id AS run, {_COLUMNS}, 0 AS prompt_chars, substr(o.text, max(1, {at} - 60), {SHOWN_CHARS}) AS excerpt"
-        " FROM rollout_rows o JOIN runs r ON r.num = o.run_num"
-        " WHERE o.text LIKE ? ESCAPE '\\' AND (? IS NULL OR o.run_num = ?) ORDER BY o.step DESC, o.id LIMIT ?"
+        f" {_NEWEST} AND o.text LIKE ? ESCAPE '\\' ORDER BY o.step DESC, o.id LIMIT ?"
     )
-    num = run.num if run else None
-    return [dict(row) for row in store.rows(sql, (text, f"%{pattern}%", num, num, limit))]
+    return [dict(row) for row in store.rows(sql, (text, run.num, run.num, f"%{pattern}%", limit))]

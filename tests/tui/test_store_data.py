@@ -85,3 +85,13 @@ def test_a_result_is_written_once(source, tmp_path):
         source.write_result(result, "csv", str(target))
     with pytest.raises(MoltError, match="cannot write"):
         source.write_result(result, "csv", str(tmp_path / "no" / "out.csv"))
+
+
+def test_a_later_attempt_supersedes_the_steps_it_repeats(source, tmp_path):
+    folder = tmp_path / "runs" / RUN_ID / "rollouts"
+    again = [{**record, "attempt": 2} for record in records(12)[:2]]
+    (folder / "2-000012.jsonl.gz").write_bytes(gzip.compress(b"".join(json.dumps(r).encode() + b"\n" for r in again)))
+    keys = [line.key for line in source.all_traces(RUN_ID, "", "recorded", False).lines]
+    assert len(keys) == 8 and [key for key in keys if "/12/" in key] == ["2/12/tools:1#12/0", "2/12/tools:1#12/1"]
+    assert len(source.all_traces(RUN_ID, "nearly", "recorded", False).lines) == 2
+    assert [line.key for line in source.traces(RUN_ID, 12, "recorded", False).lines] == [key for key in keys if "/12/" in key]

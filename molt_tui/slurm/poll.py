@@ -7,6 +7,7 @@ the controller does not answer. A job that the queue no longer knows is looked u
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from molt_tui.store.database import Store
 RUNNING_SECONDS, PENDING_SECONDS = 15.0, 60.0
 RETRY_MOST_SECONDS = 300.0
 KIND = "jobs"
+BEGUN = ("starting", "running", "paused", "stopping")
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ def interval(states: Sequence[str], failures: int) -> float:
 def poll(store: Store, slurm: Slurm, cluster: str, clock: Callable[[], float] = time.time) -> Report:
     """Ask Slurm if it is time to, and store what it says of every live run. Never raises for what Slurm does."""
     now = clock()
-    select = "SELECT r.num, r.path, j.state FROM runs r LEFT JOIN slurm_jobs j ON j.run_num = r.num" \
+    select = "SELECT r.num, r.path, r.state AS run_state, j.state FROM runs r LEFT JOIN slurm_jobs j ON j.run_num = r.num" \
              " WHERE r.cluster = ? AND (j.run_num IS NULL OR j.ended = 0)"  # fmt: skip
     found = store.rows(select, (cluster,))
-    if not found or not _claim(store, cluster, [row["state"] or "active" for row in found], now):
+    if not found or not _claim(store, cluster, [_pace_of(row) for row in found], now):
         return Report()
     live = []
     for row in found:
@@ -68,6 +70,11 @@ def poll(store: Store, slurm: Slurm, cluster: str, clock: Callable[[], float] = 
     if not live:
         return Report()
     return _ask(store, slurm, cluster, live, clock)
+
+
+def _pace_of(row: sqlite3.Row) -> str:
+    """A run that reports by itself has begun, whatever Slurm last said of its job."""
+    return "active" if row["run_state"] in BEGUN else row["state"] or "active"
 
 
 def _claim(store: Store, cluster: str, states: Sequence[str], now: float) -> bool:

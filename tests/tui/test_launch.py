@@ -323,3 +323,12 @@ async def test_the_stack_dump_of_a_run(open_app):
         assert ("stacks", RUNS[0].id) in driver.source.calls
         await driver.press("escape")
         assert isinstance(driver.app.screen, RunsScreen)
+
+
+async def test_a_search_begins_with_the_flag_that_is_named_so(open_app):
+    async with open_app() as driver:
+        await driver.press("n", "enter", *"jjjjj", "slash")
+        await driver.type("nodes")
+        assert driver.app.screen.query_one(KeyTable).cursor_key == "slurm.nodes"
+        await driver.press("escape")
+        assert driver.app.screen.query_one(KeyTable).cursor_key == "slurm.nodes"

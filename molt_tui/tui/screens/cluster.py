@@ -34,9 +34,9 @@ LEAST_S = 5.0
 
 def partition_row(one: PartitionRow) -> Row:
     free = ", ".join(f"{kind} {free}/{total}" for kind, free, total in one.gpus) or "none"
-    some = any(free for _, free, _ in one.gpus)
-    nodes = ", ".join(f"{count} {state}" for state, count in one.nodes) or "no nodes"
     up = one.state.upper() == "UP"
+    some = up and any(free for _, free, _ in one.gpus)
+    nodes = ", ".join(f"{count} {state}" for state, count in one.nodes) or "no nodes"
     return Row(one.name, ((one.name + (" *" if one.default else ""), "bold"), (one.state.lower(), "" if up else "$text-warning"),
                           (one.limit, ""), (free, "$text-success" if some else "$quiet"),
                           (nodes, "$text-warning" if one.out else "")))  # fmt: skip

@@ -42,6 +42,8 @@ def ordered(form: Form, on: str, text: str) -> list[FormField]:
     found = [f for f in form.fields if text in f.flag.lower() or text in f.help.lower()]
 
     def rank(one: FormField) -> tuple[int, int]:
+        if text:  # named so, then so in part, then only explained so
+            return (0 if one.flag == text else 1 if text in one.flag.lower() else 2), RANK[one.origin]
         if one.problem:
             return -1, 0
         if on == "slurm" and one.flag in SLURM_FIRST and RANK[one.origin] > 0:
@@ -282,8 +284,11 @@ class FormScreen(MoltScreen):
             self.change(draft)
 
     @on(Input.Changed, "#search")
-    def _searching(self) -> None:
+    def _searching(self, event: Input.Changed) -> None:
         self.fill()
+        table = self.query_one(KeyTable)
+        if table.rows and event.value.strip():
+            table.point_at(table.rows[0].key)
 
     @on(Input.Submitted, "#search")
     def _searched(self) -> None:

@@ -152,3 +152,15 @@ def test_the_report_of_a_job(store, slurm):
     )
     ingest(store, [run.path], rollouts=False)
     assert cluster.report_of(store, runs.get_run(store, "r1")).attempts[0][:2] == (1, "timeout")
+
+
+def test_a_run_that_reports_by_itself_is_asked_for_at_the_pace_of_a_running_one(store, slurm):
+    run = make_run(store, "r1")
+    slurm.jobs = lambda ids: slurm._answer([])
+    slurm.ended = lambda job_id: None
+    assert poll.poll(store, slurm, "alps", clock=lambda: 1000.0).asked
+    poll.remember_submission(store, run.num, "alps", submit.latest(run.directory), 1000.0)
+    assert not poll.poll(store, slurm, "alps", clock=lambda: 1020.0).asked
+    with store.write() as connection:
+        connection.execute("UPDATE runs SET state = 'starting' WHERE num = ?", (run.num,))
+    assert poll.poll(store, slurm, "alps", clock=lambda: 1020.0).asked

@@ -39,7 +39,7 @@ def trace(
         elif every_step:
             rows = traces.whole_run(store, found, sort, reverse=reverse, limit=limit)
         else:
-            records = traces.rollouts(store, found, step)
+            records = list(traces.rollouts(store, found, step)) if as_json else traces.rollouts(store, found, step)
             rows = traces.ordered(traces.summaries(records), sort, reverse=reverse)
         if rollout is not None:
             _print_tokens(traces.named(store, found, rollout, step), as_json)

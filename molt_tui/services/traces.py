@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from molt_tui.services.runs import Run
 from molt_tui.store.database import Store
 from molt_tui.store.rollouts import ingest_rollouts, rollout_files, step_records
 from molt_tui.store.rows import rollout_row, string
-from molt_tui.tokens import ORDERS, Place, Rollout, parse, real
+from molt_tui.tokens import ORDERS, Place, Rollout, parse
 
 Row = dict[str, Any]
 _EXPRESSIONS = {
@@ -51,9 +51,9 @@ def steps(run: Run) -> list[int]:
     return sorted({step for _, step, _ in rollout_files(run.directory)})
 
 
-def step_file(run: Run, step: int | None = None) -> tuple[int, int, Path]:
+def step_file(run: Run, step: int | None = None, attempt: int | None = None) -> tuple[int, int, Path]:
     """(attempt, step, path) of the recorded rollouts of a step, by default the newest, of its newest attempt; raises NotFound."""
-    files = rollout_files(run.directory)
+    files = [file for file in rollout_files(run.directory) if attempt is None or file[0] == attempt]
     if not files:
         raise NotFound(f"{run.id} has no recorded rollouts (trace.rollouts_per_step, or no step is done yet)")
     wanted = files[-1][1] if step is None else step
@@ -64,25 +64,18 @@ def step_file(run: Run, step: int | None = None) -> tuple[int, int, Path]:
     return found[-1]
 
 
-def rollouts(store: Store, run: Run, step: int | None = None, attempt: int | None = None) -> list[Row]:
+def rollouts(store: Store, run: Run, step: int | None = None, attempt: int | None = None) -> Iterator[Row]:
     """The records (protocol.TraceRollout as plain objects) of one step, by default the newest; raises NotFound."""
-    number, at, path = step_file(run, step)
-    if attempt is not None and attempt != number:
-        number, path = attempt, path.with_name(path.name.replace(f"{number}-", f"{attempt}-", 1))
+    number, at, path = step_file(run, step, attempt)
     return step_records(store, run.num, number, at, path)
 
 
-def pick(records: list[Row], run: Run, place: Place) -> Row:
-    """The record of one rollout among those of its step; raises NotFound."""
-    for record in records:
+def pick(store: Store, run: Run, place: Place) -> Row:
+    """The record of one rollout; raises NotFound."""
+    for record in rollouts(store, run, place.step, place.attempt):
         if string(record.get("rollout_id")) == place.rollout_id:
             return record
     raise NotFound(f"{run.id} has no rollout {place.rollout_id!r} at step {place.step}")
-
-
-def reward_of(record: Row) -> float | None:
-    """The reward that a record names, NaN and infinities included."""
-    return real(record.get("reward"))
 
 
 def named(store: Store, run: Run, rollout_id: str, step: int | None = None) -> Rollout:
@@ -96,12 +89,12 @@ def named(store: Store, run: Run, rollout_id: str, step: int | None = None) -> R
 
 def group_of(store: Store, run: Run, place: Place, config: Mapping[str, Any]) -> list[Rollout]:
     """The recorded rollouts of the group that a rollout belongs to; raises NotFound."""
+    group = pick(store, run, place).get("group_id")
     records = rollouts(store, run, place.step, place.attempt)
-    group = pick(records, run, place).get("group_id")
     return [parse(record, config) for record in records if record.get("group_id") == group]
 
 
-def summaries(records: list[Row]) -> list[Row]:
+def summaries(records: Iterable[Row]) -> list[Row]:
     """Figures of records that can be placed, as the rows of the database have them."""
     return [row for record in records if (row := rollout_row(record)) is not None]
 

@@ -55,13 +55,14 @@ def trained_version(store: Store, run_num: int, attempt: int, step: int) -> int 
     return found[0]["version"] if found else None
 
 
-def step_records(store: Store, run_num: int, attempt: int, step: int, path: Path) -> list[dict[str, Any]]:
-    """Records of one file; where an older engine left out the trainer's version it is filled in."""
-    found = list(read_rollouts(path))
-    if any("version" not in record for record in found):
-        version = trained_version(store, run_num, attempt, step)
-        found = [{"version": version, **record} for record in found]
-    return found
+def step_records(store: Store, run_num: int, attempt: int, step: int, path: Path) -> Iterator[dict[str, Any]]:
+    """Records of one file, one at a time: they may be large. A trainer's version that an older engine left out is filled in."""
+    version: tuple[int | None, ...] = ()
+    for record in read_rollouts(path):
+        if "version" not in record:
+            version = version or (trained_version(store, run_num, attempt, step),)
+            record["version"] = version[0]
+        yield record
 
 
 def ingest_rollouts(store: Store, run_num: int, run: RunDir) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from molt_tui.errors import MoltError, NotFound
 from molt_tui.services import metrics, queries, runs, tables, traces
 from molt_tui.store.query import QueryResult, run_query
+from molt_tui.store.rows import string
 from molt_tui.text import clean
 from molt_tui.tokens import Place, Rollout
 from molt_tui.tui.data_source import TokenPage, TraceLine, TraceView, Vocabulary, info_words, one_line
@@ -60,14 +61,19 @@ class StoreData:
         run = runs.get_run(self.store, run_id)
         if not traces.steps(run):
             return TraceView(run.id, clean(run.name), (), None, ())
-        _, at, path = traces.step_file(run, step)
+        at, rows = self._figures(run, step)
+        lines = [trace_line(row) for row in traces.ordered(rows, sort, reverse=reverse)]
+        return TraceView(run.id, clean(run.name), traces.steps(run), at, lines)
+
+    def _figures(self, run: runs.Run, step: int | None, attempt: int | None = None) -> tuple[int, list[dict[str, Any]]]:
+        """The step and the figures of its rollouts; those of the last file are kept, since the screens ask again and again."""
+        number, at, path = traces.step_file(run, step, attempt)
         mark = (str(path), path.stat().st_size)
         known, rows = self._last_step
         if known != mark:
-            rows = traces.summaries(traces.rollouts(self.store, run, at))
+            rows = traces.summaries(traces.rollouts(self.store, run, at, number))
             self._last_step = (mark, rows)
-        lines = [trace_line(row) for row in traces.ordered(rows, sort, reverse=reverse)]
-        return TraceView(run.id, clean(run.name), traces.steps(run), at, lines)
+        return at, rows
 
     def all_traces(self, run_id: str, text: str, sort: str, reverse: bool) -> TraceView:
         run = runs.get_run(self.store, run_id)
@@ -81,9 +87,9 @@ class StoreData:
 
     def rollout(self, run_id: str, place: Place) -> TokenPage:
         run = runs.get_run(self.store, run_id)
-        records = traces.rollouts(self.store, run, place.step, place.attempt)
-        found = traces.pick(records, run, place)
-        rewards = [traces.reward_of(r) for r in records if r.get("group_id") == found.get("group_id")]
+        found = traces.pick(self.store, run, place)
+        group = string(found.get("group_id"))
+        rewards = [r["reward"] for r in self._figures(run, place.step, place.attempt)[1] if r["group_id"] == group]
         layers = metrics.series(self.store, run, "routing/layer_mismatch", last=1)
         count = len(layers[0].value) if layers and isinstance(layers[0].value, list) else None
         return TokenPage(traces.parse(found, traces.settings_of(run)), rewards, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from molt_tui.errors import Refused
 from molt_tui.services import queries, traces
 from molt_tui.store.query import QueryResult
-from molt_tui.tokens import parse
+from molt_tui.tokens import parse, real
 from molt_tui.tui.data_source import TokenPage, TraceView, Vocabulary
 from molt_tui.tui.store_data import trace_line
 from tests.traced_run import CONFIG_FLAT, records
@@ -38,7 +38,7 @@ class FakeData:
 
     def rollout(self, run_id, place):
         found = self._record(place)
-        rewards = [traces.reward_of(r) for r in self.records[place.step] if r["group_id"] == found["group_id"]]
+        rewards = [real(r.get("reward")) for r in self.records[place.step] if r["group_id"] == found["group_id"]]
         return TokenPage(parse(found, CONFIG_FLAT), rewards, 4)
 
     def group(self, run_id, place):

@@ -4,7 +4,8 @@
                             ending, onset (the step at which it begins), time_left_s (of a job, at the start)
     run/run.toml, agent/, meta.json, rollouts/, attempts/<n>/{events,supervisor,logs}/, attempts/<n>/exit.json
 
-Events keep their original times. Notes, control and checkpoints are left out.
+Events keep their original times. Their metrics lie column by column (`fold`), which takes half the room. Notes, control and
+checkpoints are left out.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def parse(name: str, data: bytes) -> Scenario:
             content = archive.extractfile(member) if member.isfile() else None
             if content is not None:
                 members[member.name] = content.read()
+    members = dict(unfolded(name, data) for name, data in members.items())
     about = json.loads(members["scenario.json"])
     run = {key.removeprefix("run/"): value for key, value in members.items() if key.startswith("run/")}
     files = {key: value for key, value in run.items() if key == "run.toml" or key.startswith("agent/")}
@@ -94,6 +96,35 @@ def parse(name: str, data: bytes) -> Scenario:
         name, about["title"], about["about"], about["verdict"], about.get("ending", "exit"), about.get("onset"),
         about.get("time_left_s"), json.loads(run["meta.json"]), files, timeline(run),
     )  # fmt: skip
+
+
+FOLDED, LINES = ".folded.json", ".jsonl"
+
+
+def folded(name: str, data: bytes) -> tuple[str, bytes]:
+    """A file as it lies in the archive: lines of events with their metrics as columns; any other as it is."""
+    if not name.endswith(LINES):
+        return name, data
+    records = [json.loads(line) for line in data.splitlines() if line.strip()]
+    rows = [record["metrics"] for record in records if "metrics" in record]
+    columns = {key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)}
+    plain = [record | {"metrics": None} if "metrics" in record else record for record in records]
+    packed = json.dumps({"records": plain, "columns": columns}, separators=(",", ":"))
+    return name.removesuffix(LINES) + FOLDED, packed.encode()
+
+
+def unfolded(name: str, data: bytes) -> tuple[str, bytes]:
+    """The inverse of `folded`."""
+    if not name.endswith(FOLDED):
+        return name, data
+    packed = json.loads(data)
+    row = 0
+    for record in packed["records"]:
+        if "metrics" in record:
+            record["metrics"] = {key: column[row] for key, column in packed["columns"].items() if column[row] is not None}
+            row += 1
+    lines = [json.dumps(record, separators=(",", ":")) for record in packed["records"]]
+    return name.removesuffix(FOLDED) + LINES, "".join(f"{line}\n" for line in lines).encode()
 
 
 def timeline(run: dict[str, bytes]) -> list[Item]:

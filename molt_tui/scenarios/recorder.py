@@ -19,7 +19,7 @@ from typing import Any
 
 from engine.wire import RunDir, encode_line
 from molt_tui.errors import MoltError, NotFound
-from molt_tui.scenarios.archive import FOLDER, SUFFIX, parse
+from molt_tui.scenarios.archive import FOLDER, SUFFIX, folded, parse
 
 LOG_LINES = 400
 PRIVATE = ("user", "host", "command", "commit")
@@ -62,7 +62,7 @@ def pack(head: dict[str, Any], content: Iterable[tuple[str, bytes]]) -> bytes:
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         _add(archive, "scenario.json", json.dumps(head, indent=1).encode())
         for name, data in content:
-            _add(archive, f"run/{name}", data)
+            _add(archive, *folded(f"run/{name}", data))
     return buffer.getvalue()
 
 

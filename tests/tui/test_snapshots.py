@@ -48,6 +48,8 @@ def normalise(svg: str) -> str:
     """One element per line; without fonts, the window's decoration and the ids that depend on the content."""
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
     svg = re.sub(r"terminal-\d+", "terminal", svg)
+    svg = re.sub(r'<clipPath id="terminal-line-\d+">.*?</clipPath>', "", svg, flags=re.S)
+    svg = re.sub(r' (clip-path="url\(#terminal-line-\d+\)"|shape-rendering="crispEdges")', "", svg)
     return re.sub(r">\s*<", ">\n<", svg).strip() + "\n"
 
 

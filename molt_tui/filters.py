@@ -25,7 +25,7 @@ class FilterError(ValueError):
     """What is wrong with a filter, in one line; `position` is the index of the character it begins at."""
 
     def __init__(self, message: str, position: int) -> None:
-        super().__init__(f"{message} (at character {position + 1})")
+        super().__init__(f"character {position + 1}: {message}")
         self.position = position
 
 

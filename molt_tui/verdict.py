@@ -95,7 +95,7 @@ def headline(facts: Facts) -> Verdict:
 
 def _go_on(facts: Facts) -> str:
     if facts.last_checkpoint is None:
-        return "no checkpoint was saved: p starts again at step 0"
+        return "no checkpoint was saved: r launches it anew"
     return f"p goes on from the checkpoint of step {facts.last_checkpoint}"
 
 

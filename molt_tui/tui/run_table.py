@@ -12,7 +12,7 @@ from molt_tui.tui import format, glyphs
 from molt_tui.tui.source import RunLine, Trend
 from molt_tui.tui.widgets.key_table import Cell, Column
 
-NARROW = (Column("", 1), Column("State", 13), Column("Name"), Column("Step", 9, True), Column("Reward", 10, True),
+NARROW = (Column("", 1), Column("State", 13), Column("Name"), Column("Step", 9, True), Column("Reward", 11, True),
           Column("Trend", 8), Column("Age", 5, True), Column("Alert/tag", 9))  # fmt: skip
 WIDE = (Column("", 1), Column("State", 14), Column("Alert", 17), Column("Name"), Column("Step", 11, True),
         Column("Reward", 12, True), Column("Trend", 14), Column("Att", 3, True), Column("Age", 5, True), Column("Job", 9),

@@ -120,7 +120,7 @@ class FakeSource(FakeLaunch, FakeData):
         return list(self.lines)
 
     def trends(self, run_ids):
-        return {run_id: self.trend[run_id] for run_id in run_ids if run_id in self.trend}
+        return {run_id: self.trend.get(run_id, ()) for run_id in run_ids}
 
     def notes(self, run_id: str):
         return list(self.remarks)

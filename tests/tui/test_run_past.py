@@ -176,7 +176,7 @@ async def test_a_run_without_a_checkpoint_is_not_offered_one(open_app):
     async with open_app(run=RUN, source=source) as driver:
         assert "no checkpoint was saved" in driver.text()
         await driver.press("p")
-        assert "starts again at step 0" in driver.text()
+        assert "r launches it anew" in driver.text()
         assert "last checkpoint" not in driver.text()
 
 

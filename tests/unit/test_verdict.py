@@ -85,7 +85,7 @@ def test_since_when_is_said():
 
 
 def test_a_run_without_a_checkpoint_is_not_offered_one():
-    assert "starts again at step 0" in headline(Facts("failed", step=7)).action
+    assert "r launches it anew" in headline(Facts("failed", step=7)).action
     assert "the checkpoint of step 5" in headline(Facts("failed", step=7, last_checkpoint=5)).action
 
 

@@ -55,16 +55,16 @@ class CompareScreen(MoltScreen):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="top", markup=False)
-        with ContentSwitcher(initial="curves", id="pages"):
+        with ContentSwitcher(initial="curves", id="sides"):
             yield Overlay(id="curves")
             yield KeyTable((Column("Setting"),), id="settings", empty="  all settings agree")
             yield KeyTable((Column("Metric"),), id="final", empty="  nothing is reported yet")
-        yield KeyTable(LEGEND, id="legend", empty="  a adds a run or a group")
-        yield Static("", id="said", markup=False)
+        yield KeyTable(LEGEND, id="compared", empty="  a adds a run or a group")
+        yield Static("", id="axis", markup=False)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.query_one("#legend").focus()
+        self.query_one("#compared").focus()
         self._show()
 
     def on_resize(self) -> None:
@@ -99,8 +99,8 @@ class CompareScreen(MoltScreen):
         self._show_head()
         found = self.found
         subjects = found.subjects if found is not None and self.refs else ()
-        legend = self.query_one("#legend", KeyTable)
-        legend.styles.height = max(2, len(subjects) + 1)
+        legend = self.query_one("#compared", KeyTable)
+        legend.styles.height = len(subjects) + 1 if subjects else 3
         legend.set_rows([Row(s.ref, self._legend(i)) for i, s in enumerate(subjects)])
         if found is None:
             return
@@ -150,7 +150,7 @@ class CompareScreen(MoltScreen):
             said = Content.styled("; ".join(map(clean, self.found.problems)), "$text-warning")
         elif self.page == "curves" and self.refs:
             said = Content.styled(f"x: {AXES[self.by]}", "$quiet")
-        update(self.query_one("#said", Static), said)
+        update(self.query_one("#axis", Static), said)
 
     # Keys
 
@@ -158,7 +158,7 @@ class CompareScreen(MoltScreen):
         names = list(PAGES)
         self.page = names[(names.index(self.page) + by) % len(names)]
         self.query_one(ContentSwitcher).current = self.page
-        self.query_one("#legend" if self.page == "curves" else f"#{self.page}").focus()
+        self.query_one("#compared" if self.page == "curves" else f"#{self.page}").focus()
         self._show_head()
 
     def action_axis(self) -> None:
@@ -201,7 +201,7 @@ class CompareScreen(MoltScreen):
         self.molt.push_screen(Pick("Compare with which run or group?", [c for c in choices if c[0] not in self.refs]), decided)
 
     def action_remove(self) -> None:
-        ref = self.query_one("#legend", KeyTable).cursor_key
+        ref = self.query_one("#compared", KeyTable).cursor_key
         if ref in self.refs:
             self.refs.remove(ref)
             self._show() if not self.refs else self.look()

@@ -22,7 +22,7 @@ def listed(runs: Sequence[RunLine], hidden: int = 0) -> str:
     """Runs by name, id and state, so that nobody acts on another one than meant."""
     lines = [f"{run.name}  {run.state}  {run.id}" for run in runs[:NAMED]]
     lines += [f"and {len(runs) - NAMED} more"] if len(runs) > NAMED else []
-    lines += [f"{hidden} of them are hidden by the filter"] if hidden else []
+    lines += [f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter"] if hidden else []
     return "\n".join(lines)
 
 
@@ -71,7 +71,7 @@ class MarkControls(RunControls):
             for run in live if answer else ():
                 self.molt.control(run, "stop")
 
-        skipped = f"\n{len(runs) - len(live)} others have ended already" if len(live) < len(runs) else ""
+        skipped = f"\n{len(runs) - len(live)} of those chosen ended already" if len(live) < len(runs) else ""
         detail = f"{listed(live, self.hidden(live))}{skipped}\nEach writes a checkpoint first."
         self.molt.push_screen(Confirm(f"Stop {named(live)}?", detail, "Stop them"), decided)
 

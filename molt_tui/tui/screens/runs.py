@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -40,12 +41,13 @@ class RunsScreen(MarkControls, MoltScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "launch", "New run", id="runs.launch"),
         Binding("slash", "filter", "Filter", id="runs.filter"),
-        Binding("s", "sort", "Sort", id="runs.sort"),
+        Binding("s", "sort", "Sort", show=False, id="runs.sort"),
         Binding("i", "flip", "Sort the other way", show=False, id="runs.flip"),
         Binding("space", "mark", "Mark", id="runs.mark"),
         Binding("f", "fold", "Fold", show=False, id="runs.fold"),
         Binding("F", "fold_all", "Fold all", show=False, id="runs.fold_all"),
         Binding("exclamation_mark", "next_trouble", "Next trouble", show=False, id="runs.trouble"),
+        Binding("l", "log", "Log", show=False, id="runs.log"),
         Binding("v", "compare", "Compare (versus)", show=False, id="runs.compare"),
         *MarkControls.MARK_CONTROLS,
         *MarkControls.CONTROLS,
@@ -63,6 +65,7 @@ class RunsScreen(MarkControls, MoltScreen):
         self.trends: dict[str, tuple[RunLine, Trend]] = {}
         self.stale: str | None = None
         self.loaded = False
+        self._anchor: str | None = None  # where the cursor was when the filter was opened: it comes back as soon as it can
         self._matching: dict[str, tuple[RunLine, bool]] = {}
         self._shown: dict[str, tuple[Entry, bool]] = {}
         self._look = Look(False, 0.0, frozenset(), frozenset(), {})
@@ -163,6 +166,8 @@ class RunsScreen(MarkControls, MoltScreen):
         stand_in = GROUP_KEY + here.group if here is not None and here.group else None
         self._take_look()
         table.set_keys([key for key, _, _ in rows], self._cells, stand_in)
+        if self._anchor is not None:
+            table.point_at(self._anchor)
         self._show_top()
         self._show_selected()
         self._ask_trends()
@@ -204,6 +209,8 @@ class RunsScreen(MarkControls, MoltScreen):
         total = len(self.lines)
         words = run_about.counts(Counter(run.state for run in self.lines.values()), sum(r.alarming for r in self.lines.values()))
         parts: list[str | tuple[str, str]] = [(" molt-tui ", "bold reverse")]
+        if self.marked:
+            parts.append((f"  {glyphs.MARKED} {len(self.marked)} marked", "bold $text-accent"))
         if self.stale:
             parts.append((f"  not refreshed: {clean(self.stale)}", "bold $text-error"))
         elif self.filter.terms:
@@ -211,9 +218,8 @@ class RunsScreen(MarkControls, MoltScreen):
         else:
             parts.append(f"  {total} runs" if total != 1 else "  1 run")
             parts += words
-        if self.marked:
-            parts.append((f"   {glyphs.MARKED} {len(self.marked)} marked", "bold $text-accent"))
-        parts.append((f"   by {self.order}{', reversed' if self.flipped else ''}", "$quiet"))
+        if self.order != "newest" or self.flipped:
+            parts.append((f"   by {self.order}{', reversed' if self.flipped else ''}", "$quiet"))
         update(self.query_one("#top", Static), Content.assemble(*parts))
 
     def _show_selected(self) -> None:
@@ -239,17 +245,18 @@ class RunsScreen(MarkControls, MoltScreen):
 
     @on(Input.Changed, "#filter")
     def _typed(self, event: Input.Changed) -> None:
-        """Follow the typing; a filter that is wrong leaves the last good one in force."""
+        """Follow the typing; while the last term is wrong or unfinished, those before it hold."""
         try:
             self.filter, self.wrong = filters.parse(event.value), None
         except FilterError as error:
             self.wrong = str(error)
+            with contextlib.suppress(FilterError):
+                self.filter = filters.parse(event.value.rpartition(" ")[0])
         shown = self.query_one("#filter-error", Static)
         shown.display = self.wrong is not None
         update(shown, Content.styled(f"{glyphs.MARK['bad']} {clean(self.wrong or '')}", "$text-error"))
-        if self.wrong is None:
-            self._matching.clear()
-            self.fill()
+        self._matching.clear()
+        self.fill()
 
     @on(Input.Submitted, "#filter")
     def _kept(self) -> None:
@@ -257,15 +264,18 @@ class RunsScreen(MarkControls, MoltScreen):
             self._leave_filter()
 
     def _leave_filter(self) -> None:
+        self._anchor = None
         self.query_one("#filter").display = False
         self.query_one("#filter-error").display = False
         self.query_one(KeyTable).focus()
 
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
-        box.value = self.filter.text if not self.filter.terms or self.wrong is None else box.value
+        if not box.display:
+            box.value = self.filter.text
         box.display = True
         box.cursor_position = len(box.value)
+        self._anchor = self._anchor or self.query_one(KeyTable).cursor_key
         box.focus()
 
     def action_clear(self) -> None:
@@ -334,6 +344,13 @@ class RunsScreen(MarkControls, MoltScreen):
                         markup=False)  # fmt: skip
         else:
             self.molt.open_compare(refs)
+
+    def action_log(self) -> None:
+        """Open the run with its log in front."""
+        run = self.selected
+        if run is not None:
+            self.molt.open_run(run.id)
+            self.app.call_after_refresh(self.app.run_action, "screen.log")
 
     def action_launch(self) -> None:
         self.molt.open_launch()

@@ -89,7 +89,8 @@ def overlay(curves: Sequence[Sequence[BandPoint]], width: int, height: int, unit
         lines.append(Content.assemble((label.rjust(AXIS - 1) + "▏", "$quiet"), *_cells(canvas, letters, y)))
     left, right = f"{unit_of_x} {axis_value(x0, unit_of_x)}", axis_value(x1, unit_of_x)
     gap = max(1, width - AXIS - len(left) - len(right))
-    return [*lines, Content.styled(" " * AXIS + left + " " * gap + right, "$quiet")]
+    below = Content.styled(" " * AXIS + left + " " * gap + right, "$quiet")
+    return [*lines, below.truncate(width, ellipsis=True)]
 
 
 def _cells(canvas: Canvas, letters: dict[tuple[int, int], str], y: int) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.widget import AwaitMount
 
 from molt_tui.store.home import Home, find_home
 from molt_tui.text import clean
@@ -192,10 +193,10 @@ class MoltApp(App[str]):
                 return sorted(screen.lines.values(), key=lambda r: (not r.active, -r.created))
         return ()
 
-    def open_run(self, run_id: str) -> None:
+    def open_run(self, run_id: str) -> AwaitMount:
         from molt_tui.tui.screens.run import RunScreen
 
-        self.push_screen(RunScreen(run_id))
+        return self.push_screen(RunScreen(run_id))
 
     def open_traces(self, run_id: str) -> None:
         from molt_tui.tui.screens.traces import TracesScreen

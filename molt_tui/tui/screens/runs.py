@@ -345,12 +345,12 @@ class RunsScreen(MarkControls, MoltScreen):
         else:
             self.molt.open_compare(refs)
 
-    def action_log(self) -> None:
+    async def action_log(self) -> None:
         """Open the run with its log in front."""
         run = self.selected
         if run is not None:
-            self.molt.open_run(run.id)
-            self.app.call_after_refresh(self.app.run_action, "screen.log")
+            await self.molt.open_run(run.id)
+            await self.app.run_action("screen.open('log')")
 
     def action_launch(self) -> None:
         self.molt.open_launch()

@@ -1,6 +1,7 @@
 """The GPU bench: builds its models, runs every section as a process of its own, prints JSON lines and saves a record.
 
-usage: python -m tests.bench.gpu [OUT_DIR] [SECTION ...]     two GPUs, no network, under 8 minutes; OUT_DIR default gpu-bench
+usage: python -m tests.bench.gpu [OUT_DIR] [SECTION ...]     no network, under 8 minutes; OUT_DIR default gpu-bench
+Two GPUs; on one, what does not need two: sampler and trainer share it, transfer and overlap are left out.
 
 Sections that hardly load a GPU run side by side; the timed one runs alone at the end.
 """
@@ -44,6 +45,15 @@ SECTIONS = [
     Section("colocated", "learn colocated {models} {runs} --train.max_steps 60", 210, "1", ("dense",)),
     Section("distill", "learn distill {models} {runs}", 210, "1,0", ("dense",)),
     Section("moe", "moe {models} {runs}", 280, "0,1", ("moe_1b", "own", "stock", "learn", "colocated", "distill")),
+]
+
+SHARED = "--placement.colocate true"
+ON_ONE_GPU = [
+    Section("dense", "models {models} dense teacher", 100, "0"),
+    Section("moe_1b", "models {models} moe_1b", 100, "0"),
+    Section("colocated", "learn colocated {models} {runs}", 210, "0", ("dense",)),
+    Section("distill", f"learn distill {{models}} {{runs}} {SHARED}", 210, "0", ("dense",)),
+    Section("moe", f"moe {{models}} {{runs}} {SHARED}", 280, "0", ("moe_1b", "colocated", "distill")),
 ]
 
 
@@ -104,7 +114,8 @@ def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "gpu-bench").absolute()
     out.mkdir(parents=True, exist_ok=True)
     wanted = {"dense", "moe_1b", *sys.argv[2:]}
-    sections = [s for s in SECTIONS if s.name in wanted or not sys.argv[2:]]
+    possible = SECTIONS if len(machine()["gpus"]) > 1 else ON_ONE_GPU
+    sections = [s for s in possible if s.name in wanted or not sys.argv[2:]]
     with tempfile.TemporaryDirectory() as models:
         bench = Bench(out, sections, Path(models))
         bench.run()

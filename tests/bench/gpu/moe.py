@@ -1,5 +1,5 @@
-"""A random mixture of experts of 1 B parameters on two GPUs: rollouts through the pool against bare vLLM, routing replay, our
-training step against a bare loop, and the whole loop synchronous and asynchronous with long-tailed lengths.
+"""A random mixture of experts of 1 B parameters: rollouts through the pool against bare vLLM, routing replay, our
+training step against a bare loop, and on two GPUs the whole loop, synchronous and asynchronous, with long-tailed lengths.
 
 usage: python -m tests.bench.gpu.moe MODELS RUNS_ROOT [flags of the engine ...]
 """
@@ -90,7 +90,8 @@ async def main() -> None:
         print("transfer:", job.progress.state.get("detail"), flush=True)
         batch, fixed = await rollouts(cluster, config, Path(root))
         await replay(cluster, fixed, batch)
-        await whole_loop(job, model, info)
+        if not config.placement.colocate:
+            await whole_loop(job, model, info)
     finally:
         await cluster.shutdown()
 

@@ -19,6 +19,7 @@ from engine.rollout.engine import VllmEngine
 from engine.rollout.transport import GenerateRequest, Sampling
 from engine.train.actor import Trainer
 from engine.train.model import ModelOptions, load_causal_lm, shard_layers
+from engine.train.packing import use_packed_attention
 from engine.train.passes import logprob_pass, replayed_logprobs
 from engine.train.plan import TrainerSpec, TrainOrder
 
@@ -88,17 +89,31 @@ class BenchTrainer(Trainer):
             dtype = torch.bfloat16 if self.config.fsdp.param_dtype == "bf16" else torch.float32
             precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
             fully_shard(self._bare, mesh=mesh, mp_policy=precision)
+            self._bare_attention = use_packed_attention(self._bare) if self.config.fsdp.packing_samples else None
             self._bare_optimizer = torch.optim.AdamW(self._bare.parameters(), lr=0.0, fused=True)
         started = clock()
         batches = [b for step in self._load(order) for b in step]
         for index, batch in enumerate(batches):
             self._bare.set_requires_gradient_sync(index == len(batches) - 1)
-            output = self._bare(input_ids=batch.input_ids_BT[:, :-1], use_cache=False)
-            logits_BTV = output if isinstance(output, torch.Tensor) else output.logits
-            all_BTV = (logits_BTV.float() / batch.temperatures_BT[:, 1:, None]).log_softmax(-1)
-            logprobs_BT = all_BTV.gather(-1, batch.input_ids_BT[:, 1:, None]).squeeze(-1)
-            ratio_BT = (logprobs_BT - batch.rollout_logprobs_BT[:, 1:]).exp()
-            (-(ratio_BT * batch.advantages_BT[:, 1:] * batch.mask_BT[:, 1:]).sum() / batch.mask_BT.sum()).backward()
+            kept_N = batch.mask_BT[:, 1:].flatten().nonzero().squeeze(1)
+            inputs_BT, positions, packing = batch.input_ids_BT[:, :-1], {}, batch.packing
+            if packing is not None and self._bare_attention is not None:
+                self._bare_attention.packing = packing
+                inputs_BT, kept_N = inputs_BT.flatten()[packing.kept_N][None], packing.kept_N
+                positions = {"position_ids": packing.positions_1N}
+            output = self._bare(input_ids=inputs_BT, use_cache=False, **positions)
+            logits_NV = (output if isinstance(output, torch.Tensor) else output.logits).flatten(0, 1).float()
+            if packing is None:
+                logits_NV = logits_NV[kept_N]
+            targets_N, sampled_N, advantages_N, temperatures_N, mask_N = (
+                x_BT[:, 1:].flatten()[kept_N]
+                for x_BT in (
+                    batch.input_ids_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.temperatures_BT, batch.mask_BT,
+                )
+            )  # fmt: skip
+            logprobs_NV = (logits_NV / temperatures_N[:, None]).log_softmax(-1)
+            logprobs_N = logprobs_NV.gather(-1, targets_N[:, None]).squeeze(-1)
+            (-((logprobs_N - sampled_N).exp() * advantages_N * mask_N).sum() / mask_N.sum()).backward()
         torch.nn.utils.clip_grad_norm_(self._bare.parameters(), 1.0)
         self._bare_optimizer.step()
         self._bare_optimizer.zero_grad()

@@ -16,7 +16,7 @@ from recipes.sort_digits.agent import warmup_examples
 
 WARMUP_STEPS, WARMUP_BATCH, WARMUP_LR = 300, 128, 5e-4
 # Large enough that the choice of experts and of tokens shows in bf16 log-probs.
-HEAD_GAIN, EXPERT_GAIN = 5.0, 2.0
+HEAD_GAIN, EXPERT_GAIN = 5.0, 1.4
 
 
 def dense(path: Path, sort: bool = False, hidden_size: int = 512, num_layers: int = 6, seed: int = 0) -> None:

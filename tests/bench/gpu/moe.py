@@ -33,14 +33,14 @@ from tests.bench.figures import report
 from tests.bench.gpu import actors
 from tests.bench.gpu.coin_agent import LONGEST
 
-GROUPS, SAMPLES, NEW_TOKENS, PROMPT = 16, 16, 256, 32
-ROUNDS = 3
+BATCHES, GROUPS, SAMPLES, NEW_TOKENS, PROMPT = 4, 16, 16, 384, 32
+ROLLOUT_ROUNDS, ROUNDS = 2, 4
 BOUND, LEFT_OUT, SYNCHRONOUS, ASYNCHRONOUS = 3, 4, 4, 10
 AGENT = Path(__file__).with_name("coin_agent.py")
 FLAGS = [
     "--actor.model_name_or_path", "{models}/moe_1b", "--tiny.warmup_steps", "0", "--placement.device", "cuda",
     "--fsdp.param_dtype", "bf16", "--fsdp.packing_samples", "true", "--train.logprob_chunk_tokens", "16192",
-    "--vllm.kv_cache_gb", "40", "--vllm.max_num_seqs", "512",
+    "--vllm.kv_cache_gb", "40", "--vllm.max_num_seqs", "256",
     "--vllm.enforce_eager", "false", "--actor.adam.lr", "1e-6", "--actor.lr_scheduler", "constant",
     "--data.input_key", "input", "--data.prompt_dataset", "{tailed}", "--data.max_len", str(LONGEST + PROMPT + 32),
     "--rollout.batch_size", "20", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "8",
@@ -100,39 +100,46 @@ def with_fixed_lengths(config: Config, root: Path) -> Config:
     """The same run with one turn of NEW_TOKENS per episode."""
     prompts = write_prompts(root / "fixed.jsonl", tail=False)
     return config.model_copy(update={
-        "data": config.data.model_copy(update={"prompt_dataset": (str(prompts),)}),
+        "data": config.data.model_copy(update={"prompt_dataset": (str(prompts),), "max_samples": BATCHES * GROUPS}),
         "rollout": config.rollout.model_copy(
             update={"batch_size": GROUPS, "n_samples_per_prompt": SAMPLES, "max_new_tokens": NEW_TOKENS}
         ),
+        "train": config.train.model_copy(update={"max_staleness": BATCHES - 1}),
     })  # fmt: skip
 
 
 async def rollouts(cluster: Cluster, config: Config, root: Path) -> tuple[Batch, Config]:
-    """Tokens per second through pool, runners and router against AsyncLLM alone, taking turns; returns the last batch."""
+    """Tokens per second through pool, runners and router against AsyncLLM alone, taking turns; returns the last batch.
+
+    All requests of BATCHES batches at once on either side: more than the engine runs at a time, as in an asynchronous run.
+    """
     config = with_fixed_lengths(config, root)
-    pool = RolloutPool(load_prompts(config.data, seed=1, epochs=1), RunnerDispatch(cluster.runners), pool_settings(config))
     chance, engine = random.Random(1), cluster.engines[0]
-    groups = [[chance.randrange(40, 90) for _ in range(PROMPT)] for _ in range(GROUPS)]
+    groups = [[chance.randrange(40, 90) for _ in range(PROMPT)] for _ in range(BATCHES * GROUPS)]
     prompts = [ids for ids in groups for _ in range(SAMPLES)]
     speeds: dict[str, list[float]] = {"bare": [], "pool": []}
-    await engine.bare(prompts, NEW_TOKENS, "warm-up")
-    for number in range(ROUNDS + 1):
+    await engine.bare(prompts[: GROUPS * SAMPLES], NEW_TOKENS, "warm-up")
+    for number in range(ROLLOUT_ROUNDS):
+        stream = load_prompts(config.data, seed=number, epochs=1)
+        pool = RolloutPool(stream, RunnerDispatch(cluster.runners), pool_settings(config))
         started = time.perf_counter()
-        # At bound 0 the pool samples one batch and stands still until the next publication.
-        pool.published(number) if number else pool.start()
-        batch = await pool.next_batch()
+        pool.start()
+        batches = []
+        for version in range(BATCHES):
+            batches.append(await pool.next_batch())
+            pool.published(version + 1)
         seconds = time.perf_counter() - started
-        assert batch is not None
-        speeds["pool"].append(sum(r.sampled for g in batch.groups for r in g.rollouts) / seconds)
+        speeds["pool"].append(sum(r.sampled for b in batches if b for g in b.groups for r in g.rollouts) / seconds)
+        await pool.close()
         seconds, tokens = await engine.bare(prompts, NEW_TOKENS, str(number))
         speeds["bare"].append(tokens / seconds)
-    await pool.close()
     print("tokens/s", {k: [round(s) for s in v] for k, v in speeds.items()}, flush=True)
-    through_pool, bare = (statistics.median(speeds[k][1:]) for k in ("pool", "bare"))
+    through_pool, bare = (statistics.mean(speeds[k]) for k in ("pool", "bare"))
     report("moe/rollout_tok_s", through_pool, "tokens/s")
     report("moe/bare_tok_s", bare, "tokens/s")
     report("moe/rollout_share_of_bare", through_pool / bare, "ratio")
-    return batch, config
+    assert batches[-1] is not None
+    return batches[-1], config
 
 
 async def replay(cluster: Cluster, config: Config, batch: Batch) -> None:

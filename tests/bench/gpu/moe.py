@@ -33,8 +33,8 @@ from tests.bench.figures import report
 from tests.bench.gpu import actors
 from tests.bench.gpu.coin_agent import LONGEST
 
-BATCHES, GROUPS, SAMPLES, NEW_TOKENS, PROMPT = 4, 16, 16, 384, 32
-ROLLOUT_ROUNDS, ROUNDS = 2, 4
+BATCHES, GROUPS, SAMPLES, NEW_TOKENS, PROMPT = 4, 16, 16, 256, 32
+ROLLOUT_ROUNDS, ROUNDS = 2, 3
 BOUND, LEFT_OUT, SYNCHRONOUS, ASYNCHRONOUS = 3, 4, 4, 10
 AGENT = Path(__file__).with_name("coin_agent.py")
 FLAGS = [

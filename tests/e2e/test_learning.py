@@ -56,7 +56,7 @@ def test_distillation_follows_its_teacher_without_an_agent(start_run, tmp_path):
     live = start_run("demo", *FLAGS, "--train.max_steps", "30", "--algo.advantage.estimator", "on_policy_distill",
                      "--ref.model_name_or_path", str(teacher), "--actor.model_name_or_path", "tiny:qwen3",
                      "--train.routing_replay", "false", "--train.agent_path", "", "--tiny.warmup_steps", "0",
-                     "--data.max_len", "512")  # fmt: skip
+                     "--data.max_len", "512", "--rollout.batch_size", "8", "--rollout.n_samples_per_prompt", "2")  # fmt: skip
     assert live.end() == 0, live.log()
     kl = [event["metrics"]["loss/kl"] for _, event in sorted(live.steps().items())]
     print("reverse KL", np.round(kl, 3))

@@ -172,12 +172,6 @@ def import_vllm() -> None:
         import vllm.v1.engine.async_llm  # noqa: F401
 
 
-def vllm_release() -> str:
-    import vllm
-
-    return vllm.__version__
-
-
 def start_async_llm(arguments: dict[str, Any]) -> Any:
     """An AsyncLLM with these engine arguments; blocks until its core is ready."""
     from vllm.engine.arg_utils import AsyncEngineArgs

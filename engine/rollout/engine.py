@@ -74,9 +74,7 @@ class VllmEngine(MailboxHost):
     """
 
     def __init__(self) -> None:
-        started = time.perf_counter()
         compat.import_vllm()  # here and not in start: seconds that pass while the model is still being prepared
-        self._import_seconds = time.perf_counter() - started
         self.version = 0
         self._llm: Any = None
         self._flights: dict[str, _Flight] = {}
@@ -91,14 +89,13 @@ class VllmEngine(MailboxHost):
         self._manifest: Any = None
 
     async def start(self, spec: EngineSpec) -> dict[str, Any]:
-        """Start vLLM and wait until it samples. Returns facts: vllm (release), import_s, start_s, max_model_len,
-        eos_token_ids, routed_layers (global layer ids of the axis L of routed_experts), worker_pids."""
+        """Start vLLM and wait until it samples. Returns facts: routed_layers (global layer ids of the axis L of
+        routed_experts), worker_pids."""
         self.spec = spec
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)  # of this thread, which the core process inherits
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if Path(spec.model_path).is_dir() else {}
         variables = compat.vllm_environment(spec.device, spec.tensor_parallel_size, spec.cores, spec.enforce_eager)
-        started = time.perf_counter()
         with compat.environment(variables | offline):
             self._llm = compat.start_async_llm(engine_arguments(spec))
         # The imports leave so many objects that each full collection would stop sampling for a third of a second.
@@ -109,15 +106,7 @@ class VllmEngine(MailboxHost):
         self._max_len = self._llm.model_config.max_model_len
         self._layers = (await self._rpc("moe_layer_ids"))[0] if spec.return_routed_experts else []
         self._watch = asyncio.create_task(self._watch_core())
-        return {
-            "vllm": compat.vllm_release(),
-            "import_s": self._import_seconds,
-            "start_s": time.perf_counter() - started,
-            "max_model_len": self._max_len,
-            "eos_token_ids": self._stop_ids,
-            "routed_layers": self._layers,
-            "worker_pids": await self._rpc("process_id"),
-        }
+        return {"routed_layers": self._layers, "worker_pids": await self._rpc("process_id")}
 
     # Sampling
 

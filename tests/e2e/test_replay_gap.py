@@ -18,7 +18,7 @@ def gaps(trainer, order):
     sums = {True: {}, False: {}}
     for step in trainer._load(order):
         for batch in step:
-            replayed = replayed_logprobs(trainer.policy, batch, trainer.routing)
+            replayed = replayed_logprobs(trainer.policy, batch, batch.mask_BT)
             live = logprob_pass(trainer.policy, batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT)
             for with_replay, logprobs_BT in ((True, replayed), (False, live)):
                 for key, value in gap_sums(logprobs_BT, batch.rollout_logprobs_BT, batch.mask_BT).items():

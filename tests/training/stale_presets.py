@@ -31,7 +31,7 @@ def stale_batch(start: Path) -> tuple[MicroBatch, torch.Tensor]:
         stale = stale or order
         trainer.train(order)
     (first,), _ = trainer._load(stale)
-    return first, replayed_logprobs(trainer.policy, first, first.mask_BT, None)
+    return first, replayed_logprobs(trainer.policy, first, first.mask_BT)
 
 
 def rates(batch: MicroBatch, old_BT: torch.Tensor, preset: str) -> dict[str, float]:

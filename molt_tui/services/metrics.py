@@ -38,12 +38,13 @@ def latest(store: Store, run: Run, *, until: int | None = None) -> dict[str, Poi
         " JOIN keys k ON k.num = m.key_num WHERE m.run_num = ?"
     )
     values: tuple[int, ...] = (run.num,)
+    # CROSS JOIN keeps SQLite from walking all of the run's rows instead of one range per key.
     if until is not None:
         sql = (
             "SELECT k.name, m.step, m.attempt, m.t, m.value, m.special, m.json FROM latest_rows l"
-            " JOIN keys k ON k.num = l.key_num JOIN metric_rows m ON m.run_num = l.run_num AND m.key_num = l.key_num"
-            " AND (m.step, m.attempt) = (SELECT n.step, n.attempt FROM metric_rows n WHERE n.run_num = l.run_num"
-            " AND n.key_num = l.key_num AND n.step <= ? ORDER BY n.step DESC, n.attempt DESC LIMIT 1) WHERE l.run_num = ?"
+            " JOIN keys k ON k.num = l.key_num CROSS JOIN metric_rows m ON m.run_num = l.run_num AND m.key_num = l.key_num"
+            " AND m.step = (SELECT max(n.step) FROM metric_rows n WHERE n.run_num = l.run_num AND n.key_num = l.key_num"
+            " AND n.step <= ?) WHERE l.run_num = ? ORDER BY m.attempt"
         )
         values = (until, run.num)
     return {row["name"]: _point(row) for row in store.rows(sql, values)}

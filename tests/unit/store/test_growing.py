@@ -55,3 +55,12 @@ def test_what_grew_is_what_is_there(store, home, tmp_path_factory, chunks, limit
         for table in ("metric_rows", "latest_rows", "event_rows", "cursors"):
             connection.execute(f"DELETE FROM {table}")
         connection.execute("DELETE FROM runs")
+
+
+def test_the_newest_values_of_a_past_step_are_the_ends_of_the_curves_up_to_it(store, golden):
+    ingest(store)
+    run = runs.list_runs(store)[0]
+    for until in (0, 3, 5, 6, 9, 100):
+        ends = {key: metrics.series(store, run, key, until=until)[-1:] for key in metrics.keys(store, run)}
+        assert metrics.latest(store, run, until=until) == {key: points[0] for key, points in ends.items() if points}
+    assert metrics.latest(store, run) == metrics.latest(store, run, until=9)

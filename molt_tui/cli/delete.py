@@ -34,16 +34,12 @@ def delete(
             raise Refused("nothing was deleted; --yes deletes without a question")
         done, failed = service.delete_all(store, [run.id for run in runs])
     if as_json:
-        output.emit_json({"deleted": [run.id for run in runs if not _listed(run.name, failed)], "problems": failed})
+        output.emit_json({"deleted": [run.id for run in done], "problems": failed})
     for problem in failed:
         output.say(problem)
     output.say(f"deleted {len(done)} of {len(runs)}")
     if failed:
         raise typer.Exit(1)
-
-
-def _listed(name: str, problems: list[str]) -> bool:
-    return any(problem.startswith(name) for problem in problems)
 
 
 def _confirmed(count: int) -> bool:

@@ -56,17 +56,17 @@ def delete(store: Store, run_id: str) -> int:
     return size
 
 
-def delete_all(store: Store, run_ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(names deleted, one line per run that was not). One that is refused does not keep the others."""
+def delete_all(store: Store, run_ids: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """(runs deleted, one line per run that was not). One that is refused does not keep the others."""
     done, problems = [], []
     for run_id in run_ids:
         try:
-            name = get_run(store, run_id).name
+            run = get_run(store, run_id)
             delete(store, run_id)
         except MoltError as error:
             problems.append(str(error))
         else:
-            done.append(name)
+            done.append(run)
     return done, problems
 
 

@@ -90,7 +90,7 @@ class RunsSource:
     @changes
     def delete(self, run_ids: Sequence[str]) -> str:
         done, problems = delete.delete_all(self.store, run_ids)
-        said = clean(f"deleted {some(done)}") if done else ""
+        said = clean(f"deleted {some([run.name for run in done])}") if done else ""
         if problems:
             raise MoltError(clean(f"{some(problems, '; ', 2)}{'; ' if said else ''}{said}"))
         return said

@@ -126,10 +126,18 @@ class RunsScreen(MarkControls, MoltScreen):
         elif topic == "notes":
             self.ask_note(*value)
         else:
-            self.lines = {run.id: run for run in value}
+            self._take(value)
+
+    def _take(self, runs: Sequence[RunLine]) -> None:
+        """Without news only ages are drawn again; a run that did not change is the very object that was here before."""
+        before, self.lines = self.lines, {run.id: run for run in runs}
+        news = len(before) != len(runs) or any(before.get(run.id) is not run for run in runs)
+        if news or not self.loaded or self.stale is not None or self.filter.by_time:
             self.marked &= self.lines.keys()
             self.loaded, self.stale = True, None
             self.fill()
+        else:
+            self._redraw()
 
     def failed(self, topic: str, error: str) -> None:
         if topic == "notes":

@@ -35,11 +35,7 @@ def summarise(groups: Sequence[FinishedGroup], version: int) -> dict[str, float]
     Without a single rollout there is no score, only the count of failures.
     """
     rollouts = [r for g in groups for r in g.rollouts]
-    found = {
-        "failed": float(sum(g.failed for g in groups)),
-        "version": float(version),
-        "rollouts": float(len(rollouts)),
-    }
+    found = {"failed": float(sum(g.failed for g in groups)), "version": float(version), "rollouts": float(len(rollouts))}
     if rollouts:
         found |= {
             "response_len_mean": float(np.mean([r.sampled for r in rollouts])),

@@ -17,17 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine.wire import (
-    DIR_MODE,
-    PROTOCOL,
-    ROTATE_BYTES,
-    Cursor,
-    EventReader,
-    LogWriter,
-    RunDir,
-    encode_line,
-    write_atomic,
-)
+from engine.wire import DIR_MODE, PROTOCOL, ROTATE_BYTES, Cursor, EventReader, LogWriter, RunDir, encode_line, write_atomic
 
 __all__ = ["Cursor", "EventReader"]
 

@@ -9,13 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.algo.correction import (
-    MAX_LOG_RATIO,
-    CorrectionRule,
-    correction_metrics,
-    finish_correction,
-    importance_weights,
-)
+from engine.algo.correction import MAX_LOG_RATIO, CorrectionRule, correction_metrics, finish_correction, importance_weights
 from engine.algo.kl import kl_estimate
 from engine.algo.names import forbidden_loss
 from engine.algo.sums import Sums, quotients

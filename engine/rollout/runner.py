@@ -16,14 +16,7 @@ from engine.agents.runner import DropRollout, Episode
 from engine.agents.tokens import TextCodec
 from engine.errors import one_line
 from engine.records import InvariantError, Rollout, Segment, check_rollout
-from engine.rollout.transport import (
-    FinishedGroup,
-    GenerateRequest,
-    GenerateResult,
-    GroupSpec,
-    RolloutSummary,
-    SegmentSummary,
-)
+from engine.rollout.transport import FinishedGroup, GenerateRequest, GenerateResult, GroupSpec, RolloutSummary, SegmentSummary
 
 ROLLOUT_SEED_STRIDE = 1_009
 

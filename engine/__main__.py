@@ -1,7 +1,5 @@
 """`python -m engine run|check|flags|recipes|attempt`. Start-up is light: the engine proper is imported by `attempt` only."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -45,7 +43,7 @@ def run(recipe_name: str, argv: list[str]) -> int:
     return follow(directory, [sys.executable, "-m", "engine.supervisor", str(directory.path)])
 
 
-def follow(directory: RunDir, command: list[str]) -> int:
+def follow(directory: "RunDir", command: list[str]) -> int:
     """Start the supervisor and print lines until it ends. Ctrl-C stops the run after a checkpoint, twice at once."""
     from engine.console import Console
 

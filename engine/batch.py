@@ -1,7 +1,5 @@
 """From finished groups to a training order: rewards, staleness, advantages, micro-batches. Pure apart from the inputs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from itertools import groupby

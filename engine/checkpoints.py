@@ -1,7 +1,5 @@
 """Checkpoints of a run as one unit: trainer state on every rank, prompts in flight, finished groups, position, knobs."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import time

@@ -1,7 +1,5 @@
 """Rules about parallel sizes, placement and the Slurm allocation. Pure; validate.py runs them with the others."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -33,8 +31,7 @@ def trainer_rules(c: Config) -> Rules:
     yield (ranks % fsdp.ep_size, "fsdp.ep_size",
            f"{fsdp.ep_size} does not divide {c.actor.num_nodes} x {c.actor.num_gpus_per_node} trainer ranks "
            "(actor.num_nodes x num_gpus_per_node)")  # fmt: skip
-    yield (fsdp.offload == "full" and ranks == 1, "fsdp.offload",
-           "full offload needs more than one trainer rank; use optimizer")  # fmt: skip
+    yield (fsdp.offload == "full" and ranks == 1, "fsdp.offload", "full offload needs more than one trainer rank; use optimizer")
     packs, flag = fsdp.packing_samples, "fsdp.packing_samples"
     yield (packs and fsdp.attn_implementation != "sdpa", flag,
            "packed rows have an attention of their own; use --fsdp.attn_implementation sdpa")  # fmt: skip
@@ -45,8 +42,7 @@ def placement_rules(c: Config) -> Rules:
     cpu, flag, colocate, ranks = c.placement.device == "cpu", "placement.colocate", c.placement.colocate, c.trainer_ranks
     yield (c.placement.pin_cores and c.placement.device == "cuda", "placement.pin_cores",
            "splits CPU cores between sampler and trainer; leave it off with device cuda")  # fmt: skip
-    yield (colocate and cpu, flag,
-           "shares GPUs, and placement.device is cpu; leave it off, or use --placement.device cuda")  # fmt: skip
+    yield (colocate and cpu, flag, "shares GPUs, and placement.device is cpu; leave it off, or use --placement.device cuda")
     yield (colocate and (c.vllm.num_engines != ranks or c.vllm.tensor_parallel_size != 1), flag,
            f"puts one engine of one GPU beside each of the {ranks} trainer ranks; use --vllm.num_engines {ranks}"
            " --vllm.tensor_parallel_size 1")  # fmt: skip
@@ -65,8 +61,7 @@ def placement_rules(c: Config) -> Rules:
 
 def slurm_rules(c: Config) -> Rules:
     slurm = c.slurm
-    yield (not DURATION.fullmatch(slurm.time), "slurm.time",
-           f"expects minutes, HH:MM:SS or D-HH:MM:SS, got '{slurm.time}'")  # fmt: skip
+    yield (not DURATION.fullmatch(slurm.time), "slurm.time", f"expects minutes, HH:MM:SS or D-HH:MM:SS, got '{slurm.time}'")
     yield (slurm.mem is not None and not MEMORY.fullmatch(slurm.mem), "slurm.mem",
            f"expects a size such as 256G, or 0 for all memory, got '{slurm.mem}'")  # fmt: skip
     for entry in slurm.env:

@@ -1,11 +1,9 @@
 """Control commands of a running attempt: read from the inbox, applied at a safe point, each answered by an event."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from engine.config import LIVE_KNOBS, Config
 from engine.flags import resolve
@@ -93,7 +91,7 @@ class LiveKnobs:
     temperature: float
 
     @classmethod
-    def of(cls, config: Config) -> LiveKnobs:
+    def of(cls, config: Config) -> Self:
         return cls(config.actor.adam.lr, config.train.max_staleness, config.algo.advantage.is_correction_threshold,
                    config.rollout.temperature)  # fmt: skip
 
@@ -105,7 +103,7 @@ class LiveKnobs:
         """Every knob by its flag."""
         return self.for_trainer() | {"train.max_staleness": self.max_staleness, "rollout.temperature": self.temperature}
 
-    def changed(self, values: dict[str, Any], config: Config) -> LiveKnobs:
+    def changed(self, values: dict[str, Any], config: Config) -> Self:
         """The knobs with typed `values`. Raises BadCommand for what a launch with these settings would refuse."""
         names = {"actor.adam.lr": "lr", "train.max_staleness": "max_staleness", "rollout.temperature": "temperature"}
         after = replace(self, **{names.get(key, "is_threshold"): value for key, value in values.items()})

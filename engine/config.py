@@ -3,8 +3,6 @@
 Importable without torch. Field names follow NVIDIA's Molt where they mean the same thing.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator

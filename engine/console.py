@@ -1,7 +1,5 @@
 """Plain progress lines of a run, for a terminal without the cockpit and for logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one async loop of a run: take a batch, train on it, publish the weights, report; commands at safe points."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass, field

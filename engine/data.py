@@ -1,7 +1,5 @@
 """Prompts from JSONL, Parquet, a dataset directory or reasoning-gym: mixing, seeded shuffle, epochs, exact cursor."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Errors in one line, for records and screens; the traceback belongs into the log."""
 
-from __future__ import annotations
-
 MAX_CHARS = 500
 
 

@@ -1,7 +1,5 @@
 """Evaluation: held-out prompts through the same runners and engines, own sampling settings, one policy version."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

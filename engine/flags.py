@@ -1,7 +1,5 @@
 """Dotted flags and TOML to the Config tree and back. Every problem is collected; nothing here raises for bad input."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Use and memory of this host's GPUs over a step."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 from typing import Any

@@ -3,8 +3,6 @@
 Standard library only. Call `hold()` first thing in the controller.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """One attempt of a run: build the model, start the actors, restore, hand over to the controller, end with a reason."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

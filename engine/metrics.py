@@ -1,7 +1,5 @@
 """Every metric once: name, unit, meaning, group, better-is. The names are the contract between engine and cockpit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

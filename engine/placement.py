@@ -1,7 +1,5 @@
 """Where the processes of an attempt run: an own Ray, and the engine, trainer, router and runner actors on it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Processes of this machine as /proc shows them: who descends from whom, and how to end them. Standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -7,8 +7,6 @@ Writers are the engine (events, rollouts), the supervisor (status, exit, phase e
 Readers tolerate a torn last line, rotation, and records they do not know. NaN and infinities travel as strings.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from contextlib import suppress
@@ -262,8 +260,7 @@ class EventWriter(LogWriter):
 
     def emit(self, model: type[Event], *, step: int | None = None, version: int | None = None, **fields: Any) -> Event:
         """Validate and append one event; raises OSError when the file system refuses it."""
-        event = model(run=self.run_id, attempt=self.attempt, seq=self.seq, t=time.time(), step=step, version=version,
-                      **fields)  # fmt: skip
+        event = model(run=self.run_id, attempt=self.attempt, seq=self.seq, t=time.time(), step=step, version=version, **fields)
         self.write(event.kind, step, version, **event.model_dump(exclude=set(Event.model_fields), exclude_none=True))
         return event
 

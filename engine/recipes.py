@@ -1,7 +1,5 @@
 """Recipes: TOML files, shipped in the `recipes` package or given by path, and what becomes of one with overrides."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every array of a segment has one entry per token of the sequence, prompt and fee
 hold 0 (log-probs) or -1 (versions). `check_segment` is the invariant checker that tests and production share.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

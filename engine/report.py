@@ -1,7 +1,5 @@
 """What a run reports: step metrics put together, the probe of sampler against trainer, and the progress file."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

@@ -1,7 +1,5 @@
 """Prepares the directory of a new run: resolved configuration, a copy of the agent, who started it and with what."""
 
-from __future__ import annotations
-
 import errno
 import getpass
 import re

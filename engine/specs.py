@@ -1,7 +1,5 @@
 """From the configuration to what each actor is started with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engine.agents.runner import CLOSE_TIMEOUT_S

@@ -5,8 +5,6 @@ a stop with a checkpoint, and at the end removes every process of the attempt an
 end of a pipe whose closing tells the controller that the supervisor is gone (lifeline.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Wall-clock accounting of one training step: named phases, and the share that no phase covers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

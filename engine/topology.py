@@ -1,8 +1,6 @@
 """Which node every actor goes to. Pure: an engine stays inside a node where it fits, else it takes whole nodes; the ranks of
 one trainer node never span two."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A few rollouts of every step on disk, token by token, for inspection. Compressed, with limits per step and per run."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 from collections import defaultdict

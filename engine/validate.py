@@ -4,8 +4,6 @@ A section of rules yields (broken, flag, message). Free of torch. Files are look
 directory), nothing is imported or executed.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math
@@ -221,11 +219,9 @@ def size_rules(c: Config) -> Rules:
            f"{budget} is less than one prompt may have (data.max_len {limit}); raise it or use "
            "--vllm.enable_chunked_prefill")  # fmt: skip
     # All groups that the bound admits are started at once.
-    yield (c.train.max_staleness > MAX_STALENESS, "train.max_staleness",
-           f"at most {MAX_STALENESS}, got {c.train.max_staleness}")  # fmt: skip
+    yield (c.train.max_staleness > MAX_STALENESS, "train.max_staleness", f"at most {MAX_STALENESS}, got {c.train.max_staleness}")
     yield c.vllm.gpu_memory_utilization == 0, "vllm.gpu_memory_utilization", "must be above 0"
-    yield (not 0 <= c.train.seed < 2**31, "train.seed",
-           f"must be at least 0 and below 2147483648, got {c.train.seed}")  # fmt: skip
+    yield (not 0 <= c.train.seed < 2**31, "train.seed", f"must be at least 0 and below 2147483648, got {c.train.seed}")
 
 
 def optimizer_rules(c: Config) -> Rules:

@@ -2,8 +2,6 @@
 starts at once and survives a broken environment. The records themselves are modelled in protocol.py.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -13,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 PROTOCOL = 1
 ROTATE_BYTES = 32 * 1024 * 1024
@@ -86,7 +84,7 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         self.attempts = self.path / "attempts"
 
-    def create(self) -> RunDir:
+    def create(self) -> Self:
         """Make the directories; private to the owner."""
         for folder in (self.path, self.agent, self.control, self.rollouts, self.attempts):
             folder.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)

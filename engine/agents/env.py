@@ -1,7 +1,5 @@
 """The environment a user writes: reset gives the first observation, step judges one action."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loading the modules that a run names: its agent, and its own estimator if it has one."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

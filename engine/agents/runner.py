@@ -1,7 +1,5 @@
 """From an environment to a rollout: the loop that an agent module exports as AgentRunner."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Token-first bookkeeping of an episode: text becomes ids once, sampled ids are appended as they came."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

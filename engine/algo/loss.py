@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from engine.algo.correction import MAX_LOG_RATIO, CorrectionRule, correction_metrics, finish_correction, importance_weights
 from engine.algo.kl import kl_estimate
@@ -58,29 +59,23 @@ class Denominators:
     tokens: int
     rows: int = 0
     prompts: int = 0
-    prompt_tokens_S: torch.Tensor | None = None
+    prompt_tokens_S: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
     """Loss per token (S, T), and which tokens have their gradient cut by the clip range."""
 
-    loss_ST: torch.Tensor
-    clipped_ST: torch.Tensor
+    loss_ST: Tensor
+    clipped_ST: Tensor
 
 
-def ppo(
-    logprobs_ST: torch.Tensor,
-    old_logprobs_ST: torch.Tensor,
-    advantages_ST: torch.Tensor,
-    mask_ST: torch.Tensor,
-    settings: PolicySettings,
-) -> PolicyLoss:
+def ppo(logprobs_ST: Tensor, old_ST: Tensor, advantages_ST: Tensor, mask_ST: Tensor, settings: PolicySettings) -> PolicyLoss:
     """-min(r A, clip(r) A), and at most -dual_clip * A where A < 0; r = exp(pi - old), its log clamped to +-30.
 
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017; dual clip: Ye et al. 2020.
     """
-    ratio_ST = (logprobs_ST - old_logprobs_ST).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    ratio_ST = (logprobs_ST - old_ST).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     unclipped_ST = ratio_ST * advantages_ST
     clipped_ST = ratio_ST.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantages_ST
     gain_ST = torch.minimum(unclipped_ST, clipped_ST)
@@ -90,35 +85,23 @@ def ppo(
     return PolicyLoss(-gain_ST, clipped_ST=mask_ST & (clipped_ST < unclipped_ST))
 
 
-def cispo(
-    logprobs_ST: torch.Tensor,
-    old_logprobs_ST: torch.Tensor,
-    advantages_ST: torch.Tensor,
-    mask_ST: torch.Tensor,
-    settings: PolicySettings,
-) -> PolicyLoss:
+def cispo(logprobs_ST: Tensor, old_ST: Tensor, advantages_ST: Tensor, mask_ST: Tensor, settings: PolicySettings) -> PolicyLoss:
     """-sg[min(r, clip_high)] A log pi: the ratio is a capped weight and no token loses its gradient.
 
     MiniMax, "MiniMax-M1", 2025; clip_high is the ceiling itself, at least 1.
     """
-    ratio_ST = (logprobs_ST - old_logprobs_ST).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    ratio_ST = (logprobs_ST - old_ST).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     loss_ST = -ratio_ST.clamp_max(settings.clip_high) * advantages_ST * logprobs_ST
     return PolicyLoss(loss_ST, clipped_ST=mask_ST & (ratio_ST > settings.clip_high))
 
 
-def gspo(
-    logprobs_ST: torch.Tensor,
-    old_logprobs_ST: torch.Tensor,
-    advantages_ST: torch.Tensor,
-    mask_ST: torch.Tensor,
-    settings: PolicySettings,
-) -> PolicyLoss:
+def gspo(logprobs_ST: Tensor, old_ST: Tensor, advantages_ST: Tensor, mask_ST: Tensor, settings: PolicySettings) -> PolicyLoss:
     """-min(s A, clip(s) A) with s = exp(sg[mean over the segment of log r] + log pi - sg[log pi]).
 
     The value of s is the segment's geometric mean ratio, its gradient that of each token (GSPO-token: Zheng et al., "Group
     Sequence Policy Optimization", 2025).
     """
-    log_ratio_ST = (logprobs_ST - old_logprobs_ST).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_ratio_ST = (logprobs_ST - old_ST).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     mean_S1 = (mask_ST * log_ratio_ST).sum(1, keepdim=True) / mask_ST.sum(1, keepdim=True).clamp_min(1)
     ratio_ST = (mean_S1 + logprobs_ST - logprobs_ST.detach()).exp()
     unclipped_ST = ratio_ST * advantages_ST
@@ -126,18 +109,18 @@ def gspo(
     return PolicyLoss(-torch.minimum(unclipped_ST, clipped_ST), clipped_ST=mask_ST & (clipped_ST < unclipped_ST))
 
 
-def token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denominators: Denominators) -> torch.Tensor:
+def token_mean(loss_ST: Tensor, mask_ST: Tensor, denominators: Denominators) -> Tensor:
     """Every token of the optimizer step weighs the same."""
     return torch.where(mask_ST, loss_ST, 0).sum() / max(denominators.tokens, 1)
 
 
-def seq_mean_token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denominators: Denominators) -> torch.Tensor:
+def seq_mean_token_mean(loss_ST: Tensor, mask_ST: Tensor, denominators: Denominators) -> Tensor:
     """Every segment weighs the same, and in it every token."""
     sums_S = torch.where(mask_ST, loss_ST, 0).sum(1)
     return (sums_S / mask_ST.sum(1).clamp_min(1)).sum() / max(denominators.rows, 1)
 
 
-def prompt_mean_token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denominators: Denominators) -> torch.Tensor:
+def prompt_mean_token_mean(loss_ST: Tensor, mask_ST: Tensor, denominators: Denominators) -> Tensor:
     """Every prompt weighs the same, and in it every token of all its segments in the optimizer step."""
     if denominators.prompt_tokens_S is None:
         raise ValueError("prompt-mean-token-mean needs the trained tokens of every row's prompt")
@@ -146,7 +129,7 @@ def prompt_mean_token_mean(loss_ST: torch.Tensor, mask_ST: torch.Tensor, denomin
 
 
 POLICY_LOSSES: dict[str, Callable[..., PolicyLoss]] = {"ppo": ppo, "cispo": cispo, "gspo": gspo}
-AGGREGATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, Denominators], torch.Tensor]] = {
+AGGREGATIONS: dict[str, Callable[[Tensor, Tensor, Denominators], Tensor]] = {
     "token-mean": token_mean,
     "seq-mean-token-mean": seq_mean_token_mean,
     "prompt-mean-token-mean": prompt_mean_token_mean,
@@ -154,16 +137,16 @@ AGGREGATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, Denominators], tor
 
 
 def policy_objective(
-    logprobs_ST: torch.Tensor,
-    old_logprobs_ST: torch.Tensor | None,
-    rollout_logprobs_ST: torch.Tensor,
-    advantages_ST: torch.Tensor,
-    mask_ST: torch.Tensor,
-    entropy_ST: torch.Tensor | None,
+    logprobs_ST: Tensor,
+    old_logprobs_ST: Tensor | None,
+    rollout_logprobs_ST: Tensor,
+    advantages_ST: Tensor,
+    mask_ST: Tensor,
+    entropy_ST: Tensor | None,
     settings: PolicySettings,
     denominators: Denominators,
-    reference_logprobs_ST: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, Sums]:
+    reference_logprobs_ST: Tensor | None = None,
+) -> tuple[Tensor, Sums]:
     """Loss of one micro-batch, to be minimised, and its metric sums for `finish_policy`.
 
     logprobs_ST          current policy, with gradient; float32 or float64
@@ -208,19 +191,14 @@ def policy_objective(
     return loss, sums | correction_metrics(correction, advantages_ST, mask_ST)
 
 
-def kl_sums(kl_ST: torch.Tensor, mask_ST: torch.Tensor) -> Sums:
+def kl_sums(kl_ST: Tensor, mask_ST: Tensor) -> Sums:
     """Sums behind `loss/kl`, the mean estimate over trained tokens."""
     return {"loss/kl_sum": (mask_ST * kl_ST.detach()).double().sum(), "loss/kl_tokens": mask_ST.sum().double()}
 
 
 def value_loss(
-    values_ST: torch.Tensor,
-    old_values_ST: torch.Tensor,
-    returns_ST: torch.Tensor,
-    mask_ST: torch.Tensor,
-    clip: float,
-    denominators: Denominators,
-) -> tuple[torch.Tensor, Sums]:
+    values_ST: Tensor, old_values_ST: Tensor, returns_ST: Tensor, mask_ST: Tensor, clip: float, denominators: Denominators
+) -> tuple[Tensor, Sums]:
     """The critic's objective, 0.5 max((V - R)^2, (V_old + clamp(V - V_old, +-clip) - R)^2), as a token mean; metric sums."""
     values_ST = torch.where(mask_ST, values_ST, 0)
     near_ST = old_values_ST + (values_ST - old_values_ST).clamp(-clip, clip)

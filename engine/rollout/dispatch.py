@@ -1,7 +1,5 @@
 """Sends groups to runner processes: the one with the fewest rollouts in flight, never a lost one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Protocol

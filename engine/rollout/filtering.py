@@ -1,8 +1,6 @@
 """Dynamic filtering: groups that all succeed or all fail give no gradient, so they make way for others (Yu et al., "DAPO",
 2025)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A remote call costs about a millisecond of CPU over both sides, more than a shor
 iteration travel together, and results come back in one answer with everything that is ready by then.
 """
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import uuid
@@ -26,6 +24,15 @@ class Host(Protocol):
     def post(self, client: str, requests: list[GenerateRequest]) -> Awaitable[None]: ...
 
     def collect(self, client: str) -> Awaitable[list[tuple[str, Outcome]]]: ...
+
+
+class _Box:
+    """What one client is still to get."""
+
+    def __init__(self) -> None:
+        self.ready: list[tuple[str, Outcome]] = []
+        self.running: set[asyncio.Task[None]] = set()
+        self.filled = asyncio.Event()
 
 
 class MailboxHost:
@@ -62,15 +69,6 @@ class MailboxHost:
         ready, box.ready = box.ready, []
         box.filled.clear()
         return ready
-
-
-class _Box:
-    """What one client is still to get."""
-
-    def __init__(self) -> None:
-        self.ready: list[tuple[str, Outcome]] = []
-        self.running: set[asyncio.Task[None]] = set()
-        self.filled = asyncio.Event()
 
 
 def _portable(error: BaseException) -> Exception:

@@ -11,8 +11,6 @@ its places when its update is published. Finished groups leave oldest admission 
 - Every prompt is in exactly one place: the stream, `returned`, in flight, finished, being trained, or done.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections import Counter, deque

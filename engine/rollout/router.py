@@ -4,8 +4,6 @@ Weight updates do not pass here. An engine that is paused keeps its requests; on
 continued elsewhere with prompt + sampled tokens, so each token keeps the version that sampled it.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """One agent runner process: runs the episodes of a group side by side, retries, checks and summarizes them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable

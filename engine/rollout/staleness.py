@@ -1,12 +1,9 @@
 """When a batch may leave without making a group that is still in flight too old to train. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 
-def must_finish(version: int, max_staleness: int, batch_size: int, finished: Sequence[int],
-                in_flight: Sequence[int]) -> bool:  # fmt: skip
+def must_finish(version: int, max_staleness: int, batch_size: int, finished: Sequence[int], in_flight: Sequence[int]) -> bool:
     """Whether the next batch should wait for groups in flight, because later batches could not train all in time.
 
     finished, in_flight   admission version of every group, the finished ones in the order in which they leave

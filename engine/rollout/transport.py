@@ -1,7 +1,5 @@
 """What travels between agent runners, router, engines and controller. Light enough to import anywhere (numpy only)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """One answer per prompt and no reward: the agent of distillation, where the teacher judges every token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from engine.agents import Env, Result, StepEnvRunner

@@ -12,6 +12,7 @@ KEYS = [
     "question_mark", "colon", "ctrl+s", "u", "r", "f", "up", "down", "left", "right", "pageup", "pagedown", "home",
     "end", "a", "L", "left_curly_bracket", "right_curly_bracket", "1", ".", "backspace", "space", "ctrl+d", "ctrl+u",
     "t", "Q", "v", "m", "e", "b", "w", "S", "left_square_bracket", "right_square_bracket", "ctrl+r", "ctrl+o", "f2",
+    "D", "F", "i", "exclamation_mark", "C", "d",
 ]  # fmt: skip
 VALUES = (None, math.nan, math.inf, 1.0, "x", [1, math.nan])
 

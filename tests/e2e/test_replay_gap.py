@@ -46,4 +46,4 @@ async def test_replay_brings_sampler_and_trainer_closer(tmp_path):
     print("k3 with replay / without:", np.round(ratios, 3), "mean", np.mean(ratios))
     print("routing mismatch before replay:", np.round(mismatches, 4))
     assert np.mean(ratios) <= 0.8
-    assert min(mismatches) > 0
+    assert np.mean(mismatches) > 0  # a single batch may route the same everywhere

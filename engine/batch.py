@@ -117,11 +117,11 @@ def set_advantages(batch: PreparedBatch, measured: dict[int, Measured], config: 
         return
     inputs = advantage_inputs(batch, measured, config)
     advantages_ST = ESTIMATORS[config.algo.advantage.estimator](inputs)
-    rows = by_row(advantages_ST, inputs.mask_ST)
     # An advantage that all tokens share travels as a number.
     shared_S = ((advantages_ST == advantages_ST[:, :1]) | ~inputs.mask_ST).all(1)
-    for sample, shared, values in zip(batch.order.samples, shared_S.tolist(), rows, strict=True):
-        sample.advantage = float(values[0]) if shared else values
+    firsts, rows = advantages_ST[:, 0].tolist(), [] if shared_S.all() else by_row(advantages_ST, inputs.mask_ST)
+    for s, (sample, shared) in enumerate(zip(batch.order.samples, shared_S.tolist(), strict=True)):
+        sample.advantage = firsts[s] if shared else rows[s]
     means_S = torch.where(inputs.mask_ST, advantages_ST, 0).sum(1) / inputs.mask_ST.sum(1)
     batch.advantages += means_S.tolist()
     if inputs.values_ST is not None:

@@ -86,10 +86,10 @@ def trace_rows(
     batch: MicroBatch, logprobs_BT: torch.Tensor, mismatch_NL: torch.Tensor | None, policy: PolicySettings, rows: list[int]
 ) -> list[TraceTensors]:
     """Per-token outcome of the traced rows: `kept` where the token is trained and the correction left it a gradient."""
-    weights_BT = importance_weights(logprobs_BT, batch.rollout_logprobs_BT, batch.mask_BT, policy.correction).weights_ST
-    kept_BT = batch.mask_BT & (weights_BT != 0)
+    traced = (logprobs_BT[rows], batch.rollout_logprobs_BT[rows], batch.mask_BT[rows])
+    kept = traced[2] & (importance_weights(*traced, policy.correction).weights_ST != 0)
     traces = []
-    for row in rows:
+    for row, kept_T in zip(rows, kept, strict=True):
         length = batch.lengths[row]
         mismatch = None
         if mismatch_NL is not None:
@@ -100,7 +100,7 @@ def trace_rows(
             TraceTensors(
                 sample=batch.samples[row],
                 logprobs=logprobs_BT[row, :length].cpu().numpy(),
-                kept=kept_BT[row, :length].cpu().numpy(),
+                kept=kept_T[:length].cpu().numpy(),
                 routing_mismatch=mismatch,
             )
         )

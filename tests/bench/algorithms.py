@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -94,13 +95,6 @@ def without_routing(batch: Batch) -> Batch:
     return stripped
 
 
-class Unrouted(Trainer):
-    """A trainer without any hook on routers and experts."""
-
-    def _attach_routing(self, causal_lm: torch.nn.Module) -> tuple[None, None]:
-        return None, None
-
-
 def seconds_of(trainer: Trainer, prepared: PreparedBatch) -> float:
     started = time.perf_counter()
     trainer.train(prepared.order)
@@ -109,9 +103,11 @@ def seconds_of(trainer: Trainer, prepared: PreparedBatch) -> float:
 
 def replay_overhead(config: Config, model: Path, batches: list[Batch]) -> float:
     """Median of (training step with replay) / (without captured routing) - 1 over interleaved pairs."""
-    trainers = [kind(get=lambda refs: refs) for kind in (Trainer, Unrouted)]
-    for trainer in trainers:
-        trainer.setup(TrainerSpec(config, str(model), total_steps=config.train.max_steps))
+    live = config.model_copy(update={"train": config.train.model_copy(update={"routing_replay": False})})
+    trainers = [Trainer(get=lambda refs: refs) for _ in range(2)]
+    trainers[0].setup(TrainerSpec(config, str(model), total_steps=config.train.max_steps))
+    with patch("engine.train.actor.moe_layers", lambda _: []):  # no hook on routers and experts
+        trainers[1].setup(TrainerSpec(live, str(model), total_steps=config.train.max_steps))
     ratios = []
     for pair in range(WARM_UP + PAIRS):
         routed = batches[pair % len(batches)]

@@ -52,7 +52,7 @@ automodel: setup
 
 docs: setup
 	$(PY) -m tests.make_algorithms
-	$(PY) docs/make_screenshots.py
+	$(PY) -m docs.make_screenshots
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.commands import LiveKnobs
 from engine.config import Config
 from engine.rollout.pool import with_payloads
 from engine.train.checkpoint import latest_checkpoint, prune_checkpoints
@@ -21,13 +20,6 @@ class Saved:
     bytes: int
 
 
-@dataclass
-class Restored:
-    step: int
-    version: int
-    live: LiveKnobs
-
-
 class Checkpoints:
     """Saves into ckpt.path (or checkpoints/ of the run) and restores the newest complete one."""
 
@@ -36,7 +28,9 @@ class Checkpoints:
         self.keep = config.ckpt.max_num
         self.save_hf = config.ckpt.save_hf
 
-    async def save_best(self, cluster: Any, pool: Any, step: int, version: int, live: LiveKnobs, score: float) -> Saved | None:
+    async def save_best(
+        self, cluster: Any, pool: Any, step: int, version: int, live: dict[str, Any], score: float
+    ) -> Saved | None:
         """Keep these weights, which were just evaluated, in best/ if none before them scored as high."""
         mark = self.folder / "best" / "score"
         if mark.is_file() and float(mark.read_text()) >= score:
@@ -45,7 +39,7 @@ class Checkpoints:
         write_atomic(mark, repr(score).encode())
         return saved
 
-    async def save(self, cluster: Any, pool: Any, step: int, version: int, live: LiveKnobs, best: bool = False) -> Saved:
+    async def save(self, cluster: Any, pool: Any, step: int, version: int, live: dict[str, Any], best: bool = False) -> Saved:
         """Write one checkpoint; it counts once its completion mark is there. The best one stands alone in best/."""
         import ray
 
@@ -61,8 +55,8 @@ class Checkpoints:
         size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
         return Saved(str(path), time.perf_counter() - started, size)
 
-    async def restore(self, cluster: Any, pool: Any) -> Restored | None:
-        """Load the newest complete checkpoint into trainers and pool; None when there is none."""
+    async def restore(self, cluster: Any, pool: Any) -> tuple[int, int, dict[str, Any]] | None:
+        """Load the newest complete checkpoint into trainers and pool: its step, version and live knobs; None without one."""
         import ray
 
         path = latest_checkpoint(self.folder)
@@ -71,4 +65,4 @@ class Checkpoints:
         payloads = await asyncio.gather(*[t.load(str(path)) for t in cluster.trainers])
         state = pickle.loads(payloads[0])
         pool.load_state_dict(with_payloads(state["pool"], ray.put))
-        return Restored(state["step"], state["version"], state["live"])
+        return state["step"], state["version"], state["live"]

@@ -2,17 +2,16 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 from engine.config import LIVE_KNOBS, Config
-from engine.flags import resolve
+from engine.flags import flatten, resolve
 from engine.protocol import ControlCommand, ControlEvent, EventWriter, take_commands
 from engine.validate import validate
 from engine.wire import RunDir
 
 POLL_SECONDS = 0.3
-NAMES = ("pause", "resume", "checkpoint", "stop", "stop_after_step", "evaluate", "set")
 
 
 class BadCommand(ValueError):
@@ -81,38 +80,20 @@ class Inbox:
                          message=message, who=command.who, args=command.args)  # fmt: skip
 
 
-@dataclass
-class LiveKnobs:
-    """Values that commands may change; everything that uses one reads it here."""
+def live_knobs(config: Config) -> dict[str, Any]:
+    """The values that commands may change, by flag; everything that uses one reads it here."""
+    return {flag: value for flag, value in flatten(config) if flag in LIVE_KNOBS}
 
-    lr: float
-    max_staleness: int
-    is_threshold: tuple[float, ...]
-    temperature: float
 
-    @classmethod
-    def of(cls, config: Config) -> Self:
-        return cls(config.actor.adam.lr, config.train.max_staleness, config.algo.advantage.is_correction_threshold,
-                   config.rollout.temperature)  # fmt: skip
-
-    def for_trainer(self) -> dict[str, Any]:
-        """The knobs that the trainer ranks read, by flag."""
-        return {"actor.adam.lr": self.lr, "algo.advantage.is_correction_threshold": self.is_threshold}
-
-    def by_flag(self) -> dict[str, Any]:
-        """Every knob by its flag."""
-        return self.for_trainer() | {"train.max_staleness": self.max_staleness, "rollout.temperature": self.temperature}
-
-    def changed(self, values: dict[str, Any], config: Config) -> Self:
-        """The knobs with typed `values`. Raises BadCommand for what a launch with these settings would refuse."""
-        names = {"actor.adam.lr": "lr", "train.max_staleness": "max_staleness", "rollout.temperature": "temperature"}
-        after = replace(self, **{names.get(key, "is_threshold"): value for key, value in values.items()})
-        known = validate(config)
-        tree, problems = resolve(config.model_dump(), {flag: _words(value) for flag, value in after.by_flag().items()})
-        for problem in problems or validate(tree):
-            if problem not in known:
-                raise BadCommand(f"refused: {problem}")
-        return after
+def changed_knobs(knobs: dict[str, Any], values: dict[str, Any], config: Config) -> dict[str, Any]:
+    """The knobs with typed `values`. Raises BadCommand for what a launch with these settings would refuse."""
+    after = knobs | values
+    known = validate(config)
+    tree, problems = resolve(config.model_dump(), {flag: _words(value) for flag, value in after.items()})
+    for problem in problems or validate(tree):
+        if problem not in known:
+            raise BadCommand(f"refused: {problem}")
+    return after
 
 
 def _words(value: Any) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine import report
 from engine.batch import PreparedBatch, prepare, set_advantages
-from engine.commands import BadCommand, Inbox, LiveKnobs, parse_knob
+from engine.commands import BadCommand, Inbox, changed_knobs, parse_knob
 from engine.config import Config
 from engine.evaluate import Evaluator
 from engine.placement import Cluster
@@ -44,7 +44,7 @@ class Controller:
     checkpoints: Any
     manifest: Any
     probe: report.Probe
-    live: LiveKnobs
+    live: dict[str, Any]
     position: Position = field(default_factory=Position)
     stop_at: int | None = None
     timer: StepTimer = field(default_factory=StepTimer)
@@ -89,8 +89,8 @@ class Controller:
             return False
         await self._hand_over_gpus()
         with self.timer.phase("prepare"):
-            batch = await asyncio.to_thread(prepare, taken, self.live.max_staleness, self.config)
-            batch.order.live = self.live.for_trainer()
+            batch = await asyncio.to_thread(prepare, taken, self.live["train.max_staleness"], self.config)
+            batch.order.live = self.live
         if self.config.measures_first:
             with self.timer.phase("measure"):
                 parts = await asyncio.gather(*[t.measure(batch.order) for t in self.cluster.trainers])
@@ -221,8 +221,7 @@ class Controller:
         step, version = self.position.step, self.position.version
         saved = await self.checkpoints.save_best(self.cluster, self.pool, step, version, self.live, score)
         if saved is not None:
-            self.events.emit(CheckpointEvent, step=step, version=version, path=saved.path, seconds=saved.seconds,
-                             bytes=saved.bytes, why="best")  # fmt: skip
+            self.events.emit(CheckpointEvent, step=step, version=version, why="best", **vars(saved))
 
     async def _checkpoint(self, why: str) -> str:
         """Save the trainer, the prompts in flight and the finished groups as one unit."""
@@ -230,8 +229,7 @@ class Controller:
         step, version = self.position.step, self.position.version
         with self.timer.phase("checkpoint"):
             saved = await self.checkpoints.save(self.cluster, self.pool, step, version, self.live)
-        self.events.emit(CheckpointEvent, step=step, version=version, path=saved.path, seconds=saved.seconds,
-                         bytes=saved.bytes, why=why)  # fmt: skip
+        self.events.emit(CheckpointEvent, step=step, version=version, why=why, **vars(saved))
         self.progress.update(last_checkpoint=step)
         return f"saved step {step}"
 
@@ -277,9 +275,9 @@ class Controller:
         if not args:
             raise BadCommand("set needs key=value")
         typed = {key: parse_knob(key, value) for key, value in args.items()}
-        self.live = self.live.changed(typed, self.config)
-        self.pool.set_max_staleness(self.live.max_staleness)
-        self.pool.set_temperature(self.live.temperature)
+        self.live = changed_knobs(self.live, typed, self.config)
+        self.pool.set_max_staleness(self.live["train.max_staleness"])
+        self.pool.set_temperature(self.live["rollout.temperature"])
         done = ", ".join(f"{k} = {v}" for k, v in typed.items())
         return f"{done} from step {self.position.step + 1}"
 

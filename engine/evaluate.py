@@ -35,10 +35,8 @@ def summarise(groups: Sequence[FinishedGroup], version: int) -> dict[str, float]
     rollouts = [r for g in groups for r in g.rollouts]
     found = {"failed": float(sum(g.failed for g in groups)), "version": float(version), "rollouts": float(len(rollouts))}
     if rollouts:
-        found |= {
-            "response_len_mean": float(np.mean([r.sampled for r in rollouts])),
-            "truncated_frac": float(np.mean([r.truncated for r in rollouts])),
-        }
+        found["response_len_mean"] = float(np.mean([r.sampled for r in rollouts]))
+        found["truncated_frac"] = float(np.mean([r.truncated for r in rollouts]))
     scores = [r.score for r in rollouts if math.isfinite(r.score)]
     rewards = [r.reward for r in rollouts if math.isfinite(r.reward)]
     if rewards:

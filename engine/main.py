@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.batch import load_own_estimator
 from engine.checkpoints import Checkpoints
-from engine.commands import Inbox, LiveKnobs
+from engine.commands import Inbox, live_knobs
 from engine.config import Config
 from engine.controller import Controller, Position, Stopped
 from engine.data import load_eval_sets, load_prompts
@@ -26,8 +26,9 @@ from engine.report import Probe, Progress, probe_sequences
 from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import RolloutPool, RunFailed
+from engine.rollout.runner import RunnerSpec
 from engine.rollout.transport import EngineDead, Sampling
-from engine.specs import engine_specs, group_limit_s, pool_settings, resolve_device, runner_spec, trainer_specs
+from engine.specs import engine_specs, group_limit_s, resolve_device, trainer_specs
 from engine.sync.publish import PublishError, learn_copies, publish
 from engine.traces import TraceWriter, token_pieces
 from engine.wire import EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED, RunDir
@@ -87,7 +88,7 @@ class Attempt:
         infos, facts = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
         check_layers(infos[0]["moe_layers"], facts[0]["routed_layers"])
         await cluster.router.start([MailboxClient(e) for e in cluster.engines], (EngineDead, ray.exceptions.RayActorError))
-        spec = runner_spec(config, model, self.run, infos[0]["vocab_size"])
+        spec = RunnerSpec(str(self.run.path / config.train.agent_path), str(model), config, infos[0]["vocab_size"])
         await asyncio.gather(*[r.start(spec, MailboxClient(cluster.router), ray.put) for r in cluster.runners])
         await self._join_transfer_groups()
         return infos[0]
@@ -115,19 +116,19 @@ class Attempt:
         import ray
 
         config, cluster = self.config, self.cluster
-        live = LiveKnobs.of(config)
+        live = live_knobs(config)
         manifest = await cluster.trainers[0].weight_manifest()
         checkpoints = Checkpoints(self.run, config)
         prompts = load_prompts(config.data, seed=config.train.seed, epochs=config.train.num_episodes)
         dispatch = RunnerDispatch(cluster.runners, (ray.exceptions.RayActorError,), group_limit_s(config))
-        pool = RolloutPool(prompts, dispatch, pool_settings(config))
+        pool = RolloutPool(prompts, dispatch, config)
         position = Position()
         saved = await checkpoints.restore(cluster, pool)
         if saved is not None:
-            position = Position(saved.step, saved.version)
-            live = saved.live
-            pool.set_max_staleness(live.max_staleness)
-            pool.set_temperature(live.temperature)
+            step, version, live = saved
+            position = Position(step, version)
+            pool.set_max_staleness(live["train.max_staleness"])
+            pool.set_temperature(live["rollout.temperature"])
             await publish(cluster.trainers, cluster.engines, manifest, position.version)
             pool.published(position.version)
         pieces = token_pieces(model / "tokenizer.json")

@@ -22,8 +22,7 @@ class Metric:
         return self.name.split("/")[0]
 
 
-def _m(name: str, unit: str, meaning: str, better: Better = "neither", spread: bool = False) -> Metric:
-    return Metric(name, unit, meaning, better, spread)
+_m = Metric  # short, for the tables
 
 
 METRICS: tuple[Metric, ...] = (

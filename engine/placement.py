@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import Config
-from engine.topology import Layout, arrange, check_gpus, nodes_of
+from engine.topology import arrange, check_gpus, nodes_of
 
 JOIN_SECONDS = 300.0
 
@@ -78,20 +78,15 @@ class Cluster:
 
         # AF_UNIX paths are limited to 107 bytes: Ray's sockets need a short directory.
         self.scratch = Path(os.environ.get("MOLT_SCRATCH") or tempfile.mkdtemp(prefix="molt-"))
-        common: dict[str, Any] = {"include_dashboard": False, "log_to_driver": True, "configure_logging": False}
+        common: dict[str, Any] = {"log_to_driver": True, "configure_logging": False}
         address = self.config.placement.ray_address or os.environ.get("MOLT_RAY_ADDRESS")
         if address:
-            common.pop("include_dashboard")
             ray.init(address=address, **common)
             self._wait_for_nodes(int(os.environ.get("MOLT_RAY_NODES") or 1))
             return
-        ray.init(
-            num_cpus=max(os.cpu_count() or 1, self._actor_count() + 1),
-            object_store_memory=512 * 1024 * 1024,
-            _temp_dir=str(self.scratch),
-            _node_ip_address="127.0.0.1",
-            **common,
-        )
+        cpus, store = max(os.cpu_count() or 1, self._actor_count() + 1), 512 * 1024 * 1024
+        ray.init(num_cpus=cpus, object_store_memory=store, include_dashboard=False, _temp_dir=str(self.scratch),
+                 _node_ip_address="127.0.0.1", **common)  # fmt: skip
         check_gpus(int(ray.cluster_resources().get("GPU", 0)), self.config)
 
     def _wait_for_nodes(self, count: int) -> None:
@@ -103,13 +98,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise NodeStartError(f"{alive} of {count} nodes joined Ray within {JOIN_SECONDS:.0f} s; see logs/node-*.log")
             time.sleep(0.2)
-
-    def layout(self) -> Layout | None:
-        """The node of every actor; None where Ray's nodes carry no labels, as on one machine."""
-        import ray
-
-        nodes = nodes_of([node["Resources"] for node in ray.nodes() if node["Alive"]])
-        return arrange(nodes, self.config) if nodes else None
 
     def _actor_count(self) -> int:
         config = self.config
@@ -126,8 +114,8 @@ class Cluster:
 
         config = self.config
         gpu = 1.0 if resolve_device(config) == "cuda" else 0.0
-        layout = self.layout()
-        shared = self._shared_gpus(layout) if config.placement.colocate else None
+        layout = arrange(nodes_of([node["Resources"] for node in ray.nodes() if node["Alive"]]), config)
+        shared = self._shared_gpus(layout.trainers) if config.placement.colocate else None
 
         def spawn(cls: type, nodes: Sequence[str | None], concurrency: int, gpus: float, threads: int) -> list[Remote]:
             environment = {"env_vars": {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}}
@@ -137,23 +125,17 @@ class Cluster:
                 options["num_gpus"], places = 0.5, shared
             return [Remote(ray.remote(cls).options(**options, **place).remote()) for place in places]
 
-        counts = (config.vllm.num_engines, config.trainer_ranks, config.rollout.num_runners, 1)
-        anywhere = [[None] * count for count in counts]
-        engines, trainers, runners, router = (
-            (layout.engines, layout.trainers, layout.runners, [layout.router]) if layout else anywhere
-        )
         threads = max(1, (os.cpu_count() or 2) // 2)
-        self.engines = spawn(VllmEngine, engines, 10_000, gpu * config.vllm.tensor_parallel_size, threads)
-        self.trainers = spawn(Trainer, trainers, 1, gpu, max(1, threads // config.trainer_ranks))
-        self.runners = spawn(AgentRunnerActor, runners, 10_000, 0, 1)
-        self.router = spawn(Router, router, 10_000, 0, 1)[0]
+        self.engines = spawn(VllmEngine, layout.engines, 10_000, gpu * config.vllm.tensor_parallel_size, threads)
+        self.trainers = spawn(Trainer, layout.trainers, 1, gpu, max(1, threads // config.trainer_ranks))
+        self.runners = spawn(AgentRunnerActor, layout.runners, 10_000, 0, 1)
+        self.router = spawn(Router, [layout.router], 10_000, 0, 1)[0]
 
-    def _shared_gpus(self, layout: Layout | None) -> list[dict[str, Any]]:
+    def _shared_gpus(self, nodes: Sequence[str | None]) -> list[dict[str, Any]]:
         """Actor options that put engine i and trainer rank i on one GPU, for every i."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        nodes = layout.trainers if layout else [None] * self.config.trainer_ranks
         group = ray.util.placement_group([{"GPU": 1, "CPU": 2} | ({node: 0.002} if node else {}) for node in nodes])
         ray.get(group.ready(), timeout=JOIN_SECONDS)
         return [{"scheduling_strategy": PlacementGroupSchedulingStrategy(group, i)} for i in range(len(nodes))]

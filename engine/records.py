@@ -24,7 +24,6 @@ class Segment:
     versions        int32 (T,)         policy version that sampled the token; -1 elsewhere
     temperatures    float32 (T,)       temperature that sampled the token, 1 elsewhere; None: 1 everywhere
     routed_experts  int16 (T, L, k)    sampler's expert ids in MoE layer order, -1 where it reported none; None for dense models
-    multimodal      dict               reserved for image features and their token spans
     """
 
     token_ids: np.ndarray
@@ -33,7 +32,6 @@ class Segment:
     versions: np.ndarray
     routed_experts: np.ndarray | None = None
     temperatures: np.ndarray | None = None
-    multimodal: dict[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

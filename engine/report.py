@@ -73,9 +73,7 @@ class Probe:
         ours = torch.from_numpy(np.concatenate(ranks[0]))
         mask = torch.ones_like(ours, dtype=torch.bool)
         gaps = [gap_sums(ours, torch.from_numpy(np.concatenate(theirs)), mask) for theirs in scored]
-        finished = [finish_gap(g) for g in gaps]
-        worst = max(finished, key=lambda g: g["k3_kl"])
-        return worst
+        return max(map(finish_gap, gaps), key=lambda gap: gap["k3_kl"])
 
 
 def probe_sequences(count: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
@@ -128,7 +126,5 @@ def engine_spreads(stats: list[EngineStats], before: list[EngineStats]) -> dict[
 
 def host_metrics() -> dict[str, Any]:
     """CPU and memory of this host, by its name."""
-    name = socket.gethostname()
-    return spread("host/cpu", {name: psutil.cpu_percent() / 100}) | spread(
-        "host/mem", {name: psutil.virtual_memory().percent / 100}
-    )
+    name, memory = socket.gethostname(), psutil.virtual_memory()
+    return spread("host/cpu", {name: psutil.cpu_percent() / 100}) | spread("host/mem", {name: memory.percent / 100})

@@ -91,8 +91,6 @@ def _user() -> str:
 
 def _commit() -> str:
     """The commit of the engine's checkout; empty for an installed package or without git."""
-    if shutil.which("git") is None:
-        return ""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()

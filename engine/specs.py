@@ -6,11 +6,7 @@ from engine.agents.runner import CLOSE_TIMEOUT_S
 from engine.config import Config
 from engine.placement import Cluster, resolve_device
 from engine.rollout.engine import EngineSpec
-from engine.rollout.pool import PoolSettings
-from engine.rollout.runner import RunnerSpec
-from engine.rollout.transport import Sampling
 from engine.train.plan import TrainerSpec
-from engine.wire import RunDir
 
 RUNNER_SLACK_S = 30.0
 
@@ -47,35 +43,10 @@ def trainer_specs(config: Config, model: Path, rendezvous: tuple[str, int], clus
     ]
 
 
-def runner_spec(config: Config, model: Path, run: RunDir, vocab_size: int) -> RunnerSpec:
-    return RunnerSpec(
-        agent_path=str(run.path / config.train.agent_path),
-        tokenizer=str(model),
-        max_len=config.data.max_len,
-        apply_chat_template=config.data.apply_chat_template,
-        vocab_size=vocab_size,
-        timeout_s=config.rollout.timeout_s,
-        max_retries=config.rollout.max_retries,
-    )
-
-
 def group_limit_s(config: Config) -> float:
     """Time after which a group's runner must have answered, with all retries and closings, unless it hangs."""
     rollout = config.rollout
     return (rollout.max_retries + 1) * (rollout.timeout_s + CLOSE_TIMEOUT_S) + RUNNER_SLACK_S
-
-
-def pool_settings(config: Config) -> PoolSettings:
-    rollout = config.rollout
-    return PoolSettings(
-        groups_per_batch=rollout.batch_size,
-        n_samples=rollout.n_samples_per_prompt,
-        max_staleness=config.train.max_staleness,
-        sampling=Sampling(rollout.temperature, rollout.top_p, rollout.max_new_tokens),
-        max_failure_rate=rollout.max_failure_rate,
-        max_retries=rollout.max_retries,
-        keep_scores=config.algo.dynamic_filtering_range if config.algo.dynamic_filtering_enable else None,
-    )
 
 
 def share(cores: list[int] | None, members: int) -> list[list[int] | None]:

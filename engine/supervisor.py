@@ -22,20 +22,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine import processes
+from engine import processes, wire
 from engine.lifeline import PIPE_VARIABLE, SCRATCH_VARIABLE
-from engine.wire import (
-    CHECKPOINT_MARK,
-    EXIT_COMPLETED,
-    EXIT_STOPPED,
-    FILE_MODE,
-    OWNER_FILE,
-    PROTOCOL,
-    LogWriter,
-    RunDir,
-    encode_line,
-    write_atomic,
-)
+from engine.wire import LogWriter, RunDir, encode_line, write_atomic
 
 BEAT_SECONDS, POLL_SECONDS = 1.0, 0.25
 GRACE_SECONDS = 60.0
@@ -55,7 +44,7 @@ class Refused(Exception):
 def check_idle(run: RunDir) -> None:
     """Raise Refused when a supervisor of this run is alive, here or (its beat moves) on another host."""
     for number in reversed(run.attempt_numbers()):
-        owner = _read(run.attempt(number) / OWNER_FILE)
+        owner = _read(run.attempt(number) / wire.OWNER_FILE)
         if (run.attempt(number) / "exit.json").exists() or not owner:
             continue
         if processes.is_alive(owner) or (processes.is_alive(owner) is None and _beat_moves(run)):
@@ -154,7 +143,7 @@ class Supervisor:
     def _check_lower_claims(self) -> None:
         """Of two supervisors that claimed at the same moment the lower number goes on."""
         for number in self.run.attempt_numbers():
-            owner = _read(self.run.attempt(number) / OWNER_FILE)
+            owner = _read(self.run.attempt(number) / wire.OWNER_FILE)
             if number < self.number and not (self.run.attempt(number) / "exit.json").exists() and processes.is_alive(owner):
                 raise Refused(f"{self.run.path.name} was started by someone else at the same moment (attempt {number})")
 
@@ -189,7 +178,7 @@ class Supervisor:
             processes.MARKER: self.marker,
         }
         command = [*self.command, str(self.run.path), "--attempt", str(self.number)]
-        log = os.open(self._engine_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+        log = os.open(self._engine_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, wire.FILE_MODE)
         try:
             self.controller = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                                cwd=self.run.path, start_new_session=True, pass_fds=[lifeline])  # fmt: skip
@@ -282,9 +271,9 @@ class Supervisor:
         code = self.ended
         if self.error is not None or code is None:
             return "failed", self.error or "the controller was never started"
-        if code == EXIT_COMPLETED:
+        if code == wire.EXIT_COMPLETED:
             return "completed", ""
-        if code == EXIT_STOPPED or self.stop_reason:
+        if code == wire.EXIT_STOPPED or self.stop_reason:
             how = "killed: it did not stop in time" if self.killed else str(self.progress.get("detail") or "")
             return self.stop_reason or "cancelled", one_line(how)
         if code < 0:
@@ -306,7 +295,7 @@ class Supervisor:
         return next((text for line in reversed(lines) if (text := one_line(line))), "")
 
     def _write_exit(self, folder: Path, number: int, reason: str, detail: str, code: int | None, step: Any) -> None:
-        record = {"protocol": PROTOCOL, "run": self.run_id, "attempt": number, "reason": reason, "detail": detail,
+        record = {"protocol": wire.PROTOCOL, "run": self.run_id, "attempt": number, "reason": reason, "detail": detail,
                   "code": code if code is not None and code >= 0 else None, "signal": -code if code and code < 0 else None,
                   "step": step, "resumable": self._resumable(), "t": time.time()}  # fmt: skip
         with contextlib.suppress(OSError):
@@ -318,7 +307,7 @@ class Supervisor:
         with contextlib.suppress(OSError, ValueError):
             path = tomllib.loads(self.run.run_toml.read_text()).get("ckpt", {}).get("path")
             folder = Path(path) / self.run.path.name if path else folder
-        return any(folder.glob(f"step-*/{CHECKPOINT_MARK}"))
+        return any(folder.glob(f"step-*/{wire.CHECKPOINT_MARK}"))
 
     def _update_status(self, phase: str | None = None, detail: str | None = None) -> None:
         """Merge the controller's progress into status.json, when it changed or a beat is due."""
@@ -330,7 +319,7 @@ class Supervisor:
         if merged == self._written and time.monotonic() - self._beat_at < BEAT_SECONDS:
             return
         self.beat += 1
-        status = {"protocol": PROTOCOL, "run": self.run_id, "attempt": self.number, "beat": self.beat, **merged,
+        status = {"protocol": wire.PROTOCOL, "run": self.run_id, "attempt": self.number, "beat": self.beat, **merged,
                   "job_id": os.environ.get("SLURM_JOB_ID"), "host": os.uname().nodename, "pid": os.getpid(),
                   "time_left_s": _time_left(), "t": time.time()}  # fmt: skip
         with self._surviving_a_full_disk():

@@ -15,43 +15,35 @@ class DoesNotFit(ValueError):
 
 
 @dataclass(frozen=True)
-class NodeSlots:
-    """One node: its label (a Ray resource) and its GPUs."""
-
-    label: str
-    gpus: int
-
-
-@dataclass(frozen=True)
 class Layout:
     """Labels of the nodes of every actor, in the order of the actors; rank r of the trainer is trainers[r]. An engine of several
-    nodes is named by its first."""
+    nodes is named by its first. None: any node."""
 
-    engines: tuple[str, ...]
-    trainers: tuple[str, ...]
-    runners: tuple[str, ...]
-    router: str
-
-
-def nodes_of(resources: Sequence[dict[str, float]]) -> list[NodeSlots]:
-    """The labelled nodes among Ray's nodes, in the order of their indices; unlabelled ones are left out."""
-    found = []
-    for offered in resources:
-        label = next((name for name in offered if name.startswith(NODE_PREFIX)), None)
-        if label is not None:
-            found.append(NodeSlots(label, int(offered.get("GPU", 0))))
-    return sorted(found, key=lambda node: int(node.label.removeprefix(NODE_PREFIX)))
+    engines: tuple[str | None, ...]
+    trainers: tuple[str | None, ...]
+    runners: tuple[str | None, ...]
+    router: str | None
 
 
-def arrange(nodes: Sequence[NodeSlots], config: Config) -> Layout:
+def nodes_of(resources: Sequence[dict[str, float]]) -> dict[str, int]:
+    """GPUs by label of the labelled nodes among Ray's nodes, in the order of their indices; unlabelled ones are left out."""
+    gpus = {name: int(offered.get("GPU", 0)) for offered in resources for name in offered if name.startswith(NODE_PREFIX)}
+    return {label: gpus[label] for label in sorted(gpus, key=lambda name: int(name.removeprefix(NODE_PREFIX)))}
+
+
+def arrange(nodes: dict[str, int], config: Config) -> Layout:
     """Trainer nodes from the end, so that engines and router share the head's node; engines fill what is left.
 
-    Raises DoesNotFit. Without GPUs on any node only the nodes are told apart, not their sizes.
+    Raises DoesNotFit. Without GPUs on any node only the nodes are told apart, not their sizes; without labelled nodes, as on
+    one machine, every actor may go anywhere.
     """
-    use_gpus = config.placement.device != "cpu" and any(node.gpus for node in nodes)
-    free = {node.label: node.gpus if use_gpus else 1_000_000 for node in nodes}
-    whole = dict(free)
-    labels = [node.label for node in nodes]
+    if not nodes:
+        return Layout(
+            (None,) * config.vllm.num_engines, (None,) * config.trainer_ranks, (None,) * config.rollout.num_runners, None
+        )
+    use_gpus = config.placement.device != "cpu" and any(nodes.values())
+    free = dict(nodes) if use_gpus else dict.fromkeys(nodes, 1_000_000)
+    whole, labels = dict(free), list(nodes)
     trainer_nodes = _trainer_nodes(labels, free, config)
     trainers = tuple(label for label in trainer_nodes for _ in range(config.actor.num_gpus_per_node))
     for label in trainers:

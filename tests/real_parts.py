@@ -16,7 +16,6 @@ from engine.rollout.engine import EngineSpec, VllmEngine
 from engine.rollout.pool import RolloutPool
 from engine.rollout.router import Router
 from engine.rollout.runner import AgentRunnerActor, RunnerSpec
-from engine.specs import pool_settings
 from engine.sync.publish import publish
 from engine.train.actor import Trainer
 from engine.train.plan import TrainerSpec
@@ -59,9 +58,9 @@ async def real_parts(config: Config, agent: Path, folder: Path) -> AsyncIterator
                                   enforce_eager=True, return_routed_experts=True))  # fmt: skip
     info = trainer.setup(TrainerSpec(config, str(model), total_steps=config.train.max_steps))
     await router.start([engine])
-    spec = RunnerSpec(str(agent), str(model), config.data.max_len, vocab_size=info["vocab_size"])
+    spec = RunnerSpec(str(agent), str(model), config, info["vocab_size"])
     await runner.start(spec, router, lambda records: records)
-    pool = RolloutPool(load_prompts(config.data, seed=1, epochs=9), RunnerDispatch([runner]), pool_settings(config))
+    pool = RolloutPool(load_prompts(config.data, seed=1, epochs=9), RunnerDispatch([runner]), config)
     host, port = trainer.free_address()
     await asyncio.gather(Call(trainer).init_transfer(host, port, 2), engine.init_transfer(host, port, 1, 2))
     try:

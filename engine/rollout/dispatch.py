@@ -1,20 +1,12 @@
 """Sends groups to runner processes: the one with the fewest rollouts in flight, never a lost one."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from engine.errors import one_line
 from engine.rollout.pool import RunFailed
+from engine.rollout.runner import AgentRunnerActor
 from engine.rollout.transport import FinishedGroup, GroupSpec
-
-
-class GroupRunner(Protocol):
-    """A runner process as the controller calls it."""
-
-    def run_group(self, spec: GroupSpec) -> Awaitable[FinishedGroup]: ...
-
-    def abort_group(self, group_id: str) -> Awaitable[None]: ...
 
 
 class NoRunner(RunFailed):
@@ -31,7 +23,7 @@ class RunnerDispatch:
 
     def __init__(
         self,
-        runners: Sequence[GroupRunner],
+        runners: Sequence[AgentRunnerActor],
         lost: tuple[type[BaseException], ...] = (ConnectionError,),
         limit_s: float | None = None,
     ) -> None:

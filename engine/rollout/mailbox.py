@@ -8,22 +8,14 @@ import asyncio
 import pickle
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from engine.errors import one_line
 from engine.rollout.transport import GenerateRequest, GenerateResult
 
 GATHER_S = 0.002  # results that become ready within this time share an answer
 Outcome = GenerateResult | BaseException
-
-
-class Host(Protocol):
-    """The far side as a client calls it; `MailboxHost` behind an actor handle, or itself."""
-
-    def post(self, client: str, requests: list[GenerateRequest]) -> Awaitable[None]: ...
-
-    def collect(self, client: str) -> Awaitable[list[tuple[str, Outcome]]]: ...
 
 
 class _Box:
@@ -81,7 +73,8 @@ def _portable(error: BaseException) -> Exception:
 
 
 class MailboxClient:
-    """The near side: `generate` and `abort` as the host has them. Travels between processes as its handle alone."""
+    """The near side: `generate` and `abort` as the host has them, a `MailboxHost` or the actor handle of one. Travels between
+    processes as this handle alone."""
 
     def __init__(self, host: Any) -> None:
         self._host = host

@@ -17,8 +17,10 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
+from engine.config import Config
+from engine.data import PromptStream
 from engine.errors import one_line
 from engine.rollout.filtering import filtered
 from engine.rollout.staleness import must_finish
@@ -31,30 +33,6 @@ MAX_TOLD = 50
 
 class RunFailed(RuntimeError):
     """The rollouts fail too often to go on, or (raised by `dispatch`) none can succeed; the message says why."""
-
-
-class PromptSource(Protocol):
-    """What the pool needs of data.PromptStream."""
-
-    def next(self) -> Prompt | None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass
-class PoolSettings:
-    """max_staleness and sampling can change while the pool runs (see their setters). keep_scores: the dynamic filter's
-    range, None without one."""
-
-    groups_per_batch: int
-    n_samples: int
-    max_staleness: int
-    sampling: Sampling = field(default_factory=Sampling)
-    max_failure_rate: float = 0.5
-    max_retries: int = 1
-    keep_scores: tuple[float, float] | None = None
 
 
 @dataclass
@@ -100,16 +78,16 @@ class FailureBudget:
 
 
 class RolloutPool:
-    """One per run, on the controller's loop. `dispatch` runs one group somewhere; what it raises costs the prompt a retry."""
+    """One per run, on the controller's loop. `dispatch` runs one group somewhere; what it raises costs the prompt a retry.
 
-    def __init__(
-        self,
-        prompts: PromptSource,
-        dispatch: Callable[[GroupSpec], Awaitable[FinishedGroup]],
-        settings: PoolSettings,
-        version: int = 0,
-    ) -> None:
-        self.prompts, self.settings, self.version = prompts, settings, version
+    max_staleness and sampling start as configured and can change while the pool runs, through their setters.
+    """
+
+    def __init__(self, prompts: PromptStream, dispatch: Callable[[GroupSpec], Awaitable[FinishedGroup]], config: Config) -> None:
+        self.prompts, self.config, self.version = prompts, config, 0
+        rollout = config.rollout
+        self.max_staleness = config.train.max_staleness
+        self.sampling = Sampling(rollout.temperature, rollout.top_p, rollout.max_new_tokens)
         self._dispatch = dispatch
         self._returned: deque[Prompt] = deque()
         self._in_flight: dict[str, tuple[GroupSpec, asyncio.Task[None]]] = {}
@@ -117,7 +95,7 @@ class RolloutPool:
         self._training: list[FinishedGroup] = []
         self._lost: list[FinishedGroup] = []
         self._dispatch_failures: Counter[str] = Counter()
-        self._failures = FailureBudget(settings.max_failure_rate)
+        self._failures = FailureBudget(rollout.max_failure_rate)
         self._fatal: str | None = None
         self._admitted = 0
         self._evaluations = 0
@@ -128,7 +106,7 @@ class RolloutPool:
     @property
     def capacity(self) -> int:
         """Groups that may be admitted and not yet published."""
-        return (self.settings.max_staleness + 1) * self.settings.groups_per_batch
+        return (self.max_staleness + 1) * self.config.rollout.batch_size
 
     @property
     def live(self) -> int:
@@ -162,7 +140,7 @@ class RolloutPool:
         while not self._ready():
             await self._wait()
         await self._wait_for_stragglers()
-        size = min(self.settings.groups_per_batch, len(self._finished))
+        size = min(self.config.rollout.batch_size, len(self._finished))
         if not size:
             return None
         self._training = [heapq.heappop(self._finished)[1] for _ in range(size)]
@@ -175,7 +153,7 @@ class RolloutPool:
         verdict = self._fatal or self._failures.verdict(final=ended)
         if verdict:
             raise RunFailed(verdict)
-        return ended or len(self._finished) >= self.settings.groups_per_batch
+        return ended or len(self._finished) >= self.config.rollout.batch_size
 
     async def _wait_for_stragglers(self) -> None:
         """Wait for groups that the next batches could not train in time, at most as long as the last steps took."""
@@ -185,13 +163,13 @@ class RolloutPool:
                 while self._ready() and self._has_stragglers():
                     await self._wait()
         self._taken.append(asyncio.get_running_loop().time())
-        while len(self._taken) > self.settings.max_staleness + 1:
+        while len(self._taken) > self.max_staleness + 1:
             self._taken.popleft()
 
     def _has_stragglers(self) -> bool:
         finished = [group.admitted_version for _, group in sorted(self._finished, key=_sequence)]
         running = [spec.admitted_version for spec, _ in self._in_flight.values()]
-        return must_finish(self.version, self.settings.max_staleness, self.settings.groups_per_batch, finished, running)
+        return must_finish(self.version, self.max_staleness, self.config.rollout.batch_size, finished, running)
 
     async def _wait(self) -> None:
         """Until something happens to a group or to a setting."""
@@ -207,12 +185,12 @@ class RolloutPool:
 
     def set_max_staleness(self, max_staleness: int) -> None:
         """Takes effect at once; groups already admitted above a lower bound stay."""
-        self.settings.max_staleness = max_staleness
+        self.max_staleness = max_staleness
         self._update()
 
     def set_temperature(self, temperature: float) -> None:
         """For groups admitted from now on."""
-        self.settings.sampling = replace(self.settings.sampling, temperature=temperature)
+        self.sampling = replace(self.sampling, temperature=temperature)
 
     def pause(self) -> None:
         """Admit nothing; what is in flight goes on."""
@@ -245,13 +223,8 @@ class RolloutPool:
     def _admit(self, prompt: Prompt) -> None:
         sequence = self._admitted
         self._admitted += 1
-        spec = GroupSpec(
-            group_id=f"{prompt.prompt_id}#{sequence}",
-            prompt=prompt,
-            n_samples=self.settings.n_samples,
-            sampling=self.settings.sampling,
-            admitted_version=self.version,
-        )
+        group_id, n_samples = f"{prompt.prompt_id}#{sequence}", self.config.rollout.n_samples_per_prompt
+        spec = GroupSpec(group_id, prompt, n_samples, self.sampling, self.version)
         self._in_flight[spec.group_id] = (spec, asyncio.ensure_future(self._run(sequence, spec)))
 
     async def _run(self, sequence: int, spec: GroupSpec) -> None:
@@ -269,14 +242,14 @@ class RolloutPool:
                 self._fatal = str(raised)
         if self._in_flight.pop(spec.group_id, None) is None:
             return  # closed meanwhile: the prompt was returned
-        if error is not None and self._dispatch_failures[prompt_id] < self.settings.max_retries:
+        if error is not None and self._dispatch_failures[prompt_id] < self.config.rollout.max_retries:
             self._dispatch_failures[prompt_id] += 1
             self._returned.append(spec.prompt)
         else:
             group.retried += self._dispatch_failures.pop(prompt_id, 0) * spec.n_samples
             self._failures.record(group)
-            if self.settings.keep_scores is not None:
-                group = filtered(group, spec.n_samples, self.settings.keep_scores)
+            if self.config.algo.dynamic_filtering_enable:
+                group = filtered(group, spec.n_samples, self.config.algo.dynamic_filtering_range)
             if group.rollouts:
                 heapq.heappush(self._finished, (sequence, group))
             else:
@@ -340,12 +313,5 @@ def with_payloads(state: dict[str, Any], convert: Callable[[Any], Any]) -> dict[
 
 def _failed_group(spec: GroupSpec, error: BaseException) -> FinishedGroup:
     """What stands for a group whose dispatch raised."""
-    return FinishedGroup(
-        group_id=spec.group_id,
-        prompt=spec.prompt,
-        rollouts=[],
-        payload=None,
-        admitted_version=spec.admitted_version,
-        failed=spec.n_samples,
-        errors=[one_line(error)],
-    )
+    lost, errors = spec.n_samples, [one_line(error)]
+    return FinishedGroup(spec.group_id, spec.prompt, [], None, spec.admitted_version, failed=lost, errors=errors)

@@ -27,25 +27,19 @@ class NoEngine(RuntimeError):
 
 @dataclass
 class EngineSlot:
-    """One engine as the router sees it. `tokens`: prompt tokens plus expected samples of its requests in flight."""
+    """One engine as the router sees it.
 
-    handle: Sampler
+    tokens             prompt tokens plus expected samples of its requests in flight
+    requests           leg in flight by request id
+    served, continued  turns since the start, and those of them that had to go on elsewhere
+    """
+
+    handle: Sampler | None
     open: bool = True
     tokens: float = 0.0
     requests: dict[str, str] = field(default_factory=dict)
     served: int = 0
     continued: int = 0
-
-
-@dataclass
-class SlotStats:
-    """A snapshot of one slot; `served` and `continued` (turns that had to go on elsewhere) count since the start."""
-
-    open: bool
-    requests: int
-    tokens: float
-    served: int
-    continued: int
 
 
 @dataclass
@@ -195,5 +189,6 @@ class Router(MailboxHost):
         except self._lost:
             slot.open = False
 
-    async def stats(self) -> list[SlotStats]:
-        return [SlotStats(s.open, len(s.requests), s.tokens, s.served, s.continued) for s in self.slots]
+    async def stats(self) -> list[EngineSlot]:
+        """A snapshot, without the handles."""
+        return [replace(slot, handle=None, requests=dict(slot.requests)) for slot in self.slots]

@@ -2,18 +2,20 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from engine.agents.load import load_agent
 from engine.agents.runner import DropRollout, Episode
 from engine.agents.tokens import TextCodec
+from engine.config import Config
 from engine.errors import one_line
 from engine.records import InvariantError, Rollout, Segment, check_rollout
+from engine.rollout.mailbox import MailboxClient
 from engine.rollout.transport import FinishedGroup, GenerateRequest, GenerateResult, GroupSpec, RolloutSummary, SegmentSummary
 
 ROLLOUT_SEED_STRIDE = 1_009
@@ -29,19 +31,8 @@ class RunnerSpec:
 
     agent_path: str
     tokenizer: Any
-    max_len: int
-    apply_chat_template: bool = False
+    config: Config
     vocab_size: int | None = None
-    timeout_s: float = 1800.0
-    max_retries: int = 1
-
-
-class TurnRouter(Protocol):
-    """The router as a runner calls it."""
-
-    def generate(self, request: GenerateRequest) -> Awaitable[GenerateResult]: ...
-
-    def abort(self, request_ids: list[str]) -> Awaitable[None]: ...
 
 
 @dataclass
@@ -61,8 +52,8 @@ class AgentRunnerActor:
         self._groups: dict[str, asyncio.Task[FinishedGroup]] = {}
         self._aborts: set[asyncio.Task[None]] = set()
 
-    async def start(self, spec: RunnerSpec, router: TurnRouter, put: Callable[[list[Rollout]], Any]) -> None:
-        """Load the tokenizer and the agent module. Raises AgentError naming what to change.
+    async def start(self, spec: RunnerSpec, router: MailboxClient, put: Callable[[list[Rollout]], Any]) -> None:
+        """Load the tokenizer and the agent module; `router` may be the router itself. Raises AgentError naming what to change.
 
         `put` stores a group's records and returns what stands for them (an object reference).
         """
@@ -72,7 +63,7 @@ class AgentRunnerActor:
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(tokenizer)
-        self._codec = TextCodec(tokenizer, spec.apply_chat_template)
+        self._codec = TextCodec(tokenizer, spec.config.data.apply_chat_template)
         self._agent = load_agent(spec.agent_path)
 
     async def run_group(self, spec: GroupSpec) -> FinishedGroup:
@@ -103,7 +94,7 @@ class AgentRunnerActor:
     async def _run_rollout(self, spec: GroupSpec, index: int) -> _Outcome:
         """One rollout with its retries. What cannot turn out better the next time is not tried again."""
         outcome = _Outcome()
-        for attempt in range(self._spec.max_retries + 1):
+        for attempt in range(self._spec.config.rollout.max_retries + 1):
             outcome = await self._attempt(self._episode(spec, index, attempt))
             outcome.retried = attempt
             if outcome.rollout is not None or outcome.dropped:
@@ -111,7 +102,8 @@ class AgentRunnerActor:
         return outcome
 
     async def _attempt(self, episode: Episode) -> _Outcome:
-        limit = asyncio.timeout(self._spec.timeout_s)
+        timeout_s = self._spec.config.rollout.timeout_s
+        limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
                 rollout = await self._agent.execute(episode)
@@ -126,7 +118,7 @@ class AgentRunnerActor:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             # An agent's sys.exit() would end the event loop of this process, and with it every answer.
             if limit.expired():
-                return _Outcome(error=f"the episode took longer than rollout.timeout_s ({self._spec.timeout_s:g} s)")
+                return _Outcome(error=f"the episode took longer than rollout.timeout_s ({timeout_s:g} s)")
             return _Outcome(error=one_line(error))
 
     def _episode(self, spec: GroupSpec, index: int, attempt: int) -> Episode:
@@ -134,7 +126,7 @@ class AgentRunnerActor:
         if sampling.seed is not None:
             sampling = replace(sampling, seed=sampling.seed + ROLLOUT_SEED_STRIDE * (index + spec.n_samples * attempt))
         rollout_id = f"{spec.group_id}/{index}"
-        return Episode(rollout_id, spec.prompt, sampling, self._spec.max_len, self._codec, self._generate, attempt)
+        return Episode(rollout_id, spec.prompt, sampling, self._spec.config.data.max_len, self._codec, self._generate, attempt)
 
     async def _generate(self, request: GenerateRequest) -> GenerateResult:
         """One turn through the router; an episode that is cancelled or out of time also ends its generation."""
@@ -171,15 +163,8 @@ def _finish(spec: GroupSpec, outcomes: list[_Outcome], put: Callable[[list[Rollo
 
 def summarize(rollout: Rollout) -> RolloutSummary:
     """The light part of a rollout."""
-    return RolloutSummary(
-        rollout_id=rollout.rollout_id,
-        reward=rollout.reward,
-        score=rollout.score,
-        turns=rollout.turns,
-        truncated=rollout.truncated,
-        segments=[_summarize_segment(s) for s in rollout.segments],
-        info=dict(rollout.info),
-    )
+    r, segments = rollout, [_summarize_segment(s) for s in rollout.segments]
+    return RolloutSummary(r.rollout_id, r.reward, r.score, r.turns, r.truncated, segments, dict(r.info))
 
 
 def _summarize_segment(segment: Segment) -> SegmentSummary:

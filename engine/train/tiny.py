@@ -3,8 +3,6 @@
 One token per character, a chat template, and on request a short supervised warm-up that teaches an answer's format.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -16,20 +14,13 @@ from typing import Any, Literal
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3_moe import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.utils import logging
 
 from engine.agents import AgentError, load_agent
-from engine.config import Config
+from engine.config import Config, TinyConfig
 
 Kind = Literal["qwen3", "qwen3_moe"]
 Example = tuple[str, str]
@@ -42,40 +33,35 @@ WARMUP_BATCH = 64
 # Large enough that the choice of experts shows in the log-probs.
 EXPERT_GAIN = 2.0
 WARMUP_EXAMPLES = 20_000
+DEFAULT_SIZES = TinyConfig()
 CHAT_TEMPLATE = (
     "{% for message in messages %}" + START + "{{ message['role'] }}\n{{ message['content'] }}" + END + "\n{% endfor %}"
     "{% if add_generation_prompt %}" + START + "assistant\n{% endif %}"
 )
 
 
-def build_tiny(
-    path: str | Path, kind: Kind, chars: str = ASCII, seed: int = 0, *, hidden_size: int = 64, num_layers: int = 2,
-    num_experts: int = 8, top_k: int = 2,
-) -> Path:  # fmt: skip
-    """Save a random model and its tokenizer at `path`; the same arguments give the same bytes. Returns the path.
-
-    `num_experts` and `top_k` matter for MoE alone.
-    """
-    tokenizer = build_tokenizer(chars)
+def build_tiny(path: str | Path, kind: Kind, tiny: TinyConfig = DEFAULT_SIZES, seed: int = 0) -> Path:
+    """Save a random model and its tokenizer at `path`; the same arguments give the same bytes. Returns the path."""
+    tokenizer, hidden_size = build_tokenizer(), tiny.hidden_size
     shape: dict[str, Any] = dict(
         vocab_size=len(tokenizer), hidden_size=hidden_size, intermediate_size=2 * hidden_size,
-        num_hidden_layers=num_layers, num_attention_heads=max(1, hidden_size // HEAD_DIM), head_dim=HEAD_DIM,
+        num_hidden_layers=tiny.num_layers, num_attention_heads=max(1, hidden_size // HEAD_DIM), head_dim=HEAD_DIM,
         num_key_value_heads=max(1, hidden_size // HEAD_DIM), max_position_embeddings=MAX_POSITIONS, initializer_range=0.02,
         tie_word_embeddings=False, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id, architectures=None,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(Qwen3Config(**shape)) if kind == "qwen3" else _moe(shape, num_experts, top_k)
+        model = Qwen3ForCausalLM(Qwen3Config(**shape)) if kind == "qwen3" else _moe(shape, tiny)
     logging.disable_progress_bar()
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return Path(path)
 
 
-def _moe(shape: dict[str, Any], num_experts: int, top_k: int) -> Qwen3MoeForCausalLM:
+def _moe(shape: dict[str, Any], tiny: TinyConfig) -> Qwen3MoeForCausalLM:
     config = Qwen3MoeConfig(
-        **shape, moe_intermediate_size=shape["hidden_size"], num_experts=num_experts, num_experts_per_tok=top_k,
+        **shape, moe_intermediate_size=shape["hidden_size"], num_experts=tiny.num_experts, num_experts_per_tok=tiny.top_k,
         norm_topk_prob=True,
     )  # fmt: skip
     model = Qwen3MoeForCausalLM(config)
@@ -86,12 +72,12 @@ def _moe(shape: dict[str, Any], num_experts: int, top_k: int) -> Qwen3MoeForCaus
     return model
 
 
-def build_tokenizer(chars: str = ASCII) -> PreTrainedTokenizerFast:
-    """One id per character of `chars`, four special tokens first; encoding adds no special token."""
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One id per character of ASCII, four special tokens first; encoding adds no special token."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     special = [PAD, UNK, START, END]
-    vocab = {token: i for i, token in enumerate([*special, *dict.fromkeys(chars)])}
+    vocab = {token: i for i, token in enumerate([*special, *ASCII])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -162,8 +148,7 @@ def build_for_run(config: Config, path: Path, agent: Path) -> Path:
     # A build that was killed leaves a folder of its own, never half a model at `path`.
     unfinished = path.with_name(f"{path.name}.{os.getpid()}-{time.time_ns()}")
     kind: Any = config.actor.model_name_or_path.removeprefix("tiny:")
-    build_tiny(unfinished, kind, seed=seed, hidden_size=tiny.hidden_size, num_layers=tiny.num_layers,
-               num_experts=tiny.num_experts, top_k=tiny.top_k)  # fmt: skip
+    build_tiny(unfinished, kind, tiny, seed)
     if tiny.warmup_steps:
         warm_up(unfinished, _agent_examples(agent, seed), tiny.warmup_steps, tiny.warmup_lr, seed)
     try:

@@ -19,9 +19,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.config import Config
 from engine.data import PromptStream, Source
 from engine.rollout.dispatch import RunnerDispatch
-from engine.rollout.pool import Batch, PoolSettings, RolloutPool
+from engine.rollout.pool import Batch, RolloutPool
 from engine.rollout.router import Router
 from engine.rollout.runner import AgentRunnerActor, RunnerSpec
 from tests.scripted import CharTokenizer, Script, ScriptedEngine, run_virtual, update
@@ -58,12 +59,13 @@ async def rollout_path(engines: list[ScriptedEngine], prompts: int, bound: int, 
     router = Router()
     await router.start(engines)
     runners = [AgentRunnerActor() for _ in range(RUNNERS)]
-    spec = RunnerSpec(str(agent), CharTokenizer(), max_len=CAP * MEDIAN + 64)
+    config = Config(data={"max_len": CAP * MEDIAN + 64}, train={"max_staleness": bound},
+                    rollout={"batch_size": GROUPS, "n_samples_per_prompt": SAMPLES})  # fmt: skip
+    spec = RunnerSpec(str(agent), CharTokenizer(), config)
     for runner in runners:
         await runner.start(spec, router, lambda records: records)
     source = Source("p", [(f"{i}=", None, {}) for i in range(prompts)])
-    settings = PoolSettings(GROUPS, SAMPLES, bound)
-    return RolloutPool(PromptStream([source], (), seed=0, epochs=1), RunnerDispatch(runners), settings)
+    return RolloutPool(PromptStream([source], (), seed=0, epochs=1), RunnerDispatch(runners), config)
 
 
 @dataclass

@@ -164,7 +164,8 @@ async def rig(tmp_path_factory):
     facts = await engine.start(spec)
     assert facts["routed_layers"] == [1, 2, 3]
     await router.start([engine])
-    await runner.start(RunnerSpec(str(folder / "talk_agent.py"), model, MAX_LEN), router, lambda records: records)
+    told = RunnerSpec(str(folder / "talk_agent.py"), model, Config(data={"max_len": MAX_LEN}))
+    await runner.start(told, router, lambda records: records)
     trainers = {border: Trainer(get=lambda refs: refs) for border in ("both", "new")}
     for border, trainer in trainers.items():
         assert trainer.setup(TrainerSpec(config(border), model))["moe_layers"] == [1, 2, 3]

@@ -12,13 +12,14 @@ from engine.placement import Cluster, Remote
 from engine.records import Rollout, check_rollout
 from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.mailbox import MailboxClient
-from engine.rollout.pool import PoolSettings, RolloutPool
+from engine.rollout.pool import RolloutPool
 from engine.rollout.router import Router
 from engine.rollout.runner import AgentRunnerActor, RunnerSpec
 from tests.scripted import CharTokenizer, Script, ScriptedEngine, update
 from tests.unit.test_runner import AGENT
 
 LOST = (ConnectionError, ray.exceptions.RayActorError)
+CONFIG = Config(data={"max_len": 200}, rollout={"batch_size": 3, "n_samples_per_prompt": 4})
 
 
 @dataclass
@@ -31,10 +32,10 @@ class Path:
 
     def pool(self) -> RolloutPool:
         prompts = PromptStream([Source("p", [(f"{i}+1=", None, {}) for i in range(12)])], (), seed=0, epochs=1)
-        return RolloutPool(prompts, RunnerDispatch(self.runners, LOST), PoolSettings(3, 4, 1))
+        return RolloutPool(prompts, RunnerDispatch(self.runners, LOST), CONFIG)
 
     async def in_flight(self) -> int:
-        return sum(slot.requests for slot in await self.router.stats())
+        return sum(len(slot.requests) for slot in await self.router.stats())
 
     async def until_in_flight(self, count: int) -> None:
         while await self.in_flight() != count:
@@ -50,7 +51,7 @@ async def make_path(folder) -> Path:
     path = Path(spawn(Router), [spawn(ScriptedEngine, Script(lambda turn: 40), routing=(2, 2), step_s=lambda running: 0.05)
                                 for _ in range(2)], [spawn(AgentRunnerActor) for _ in range(2)])  # fmt: skip
     await path.router.start([MailboxClient(e) for e in path.engines], LOST)
-    spec = RunnerSpec(str(folder / "count_agent.py"), CharTokenizer(), max_len=200)
+    spec = RunnerSpec(str(folder / "count_agent.py"), CharTokenizer(), CONFIG)
     await asyncio.gather(*[r.start(spec, MailboxClient(path.router), ray.put) for r in path.runners])
     return path
 

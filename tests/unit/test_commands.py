@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from engine.commands import BadCommand, Inbox, LiveKnobs, parse_knob
+from engine.commands import BadCommand, Inbox, changed_knobs, live_knobs, parse_knob
 from engine.config import Config
 from engine.protocol import ControlEvent, EventWriter, send_command
 from engine.wire import EventReader, RunDir
@@ -47,9 +47,10 @@ def test_a_bad_value_is_refused_with_the_flag_in_the_message(key, value):
 
 
 def test_setting_a_knob_changes_only_that_value():
-    knobs = LiveKnobs.of(Config())
+    knobs = live_knobs(Config())
     wanted = {"algo.advantage.is_correction_threshold": (0.8, 1.2), "actor.adam.lr": 0.5}
-    assert knobs.changed(wanted, Config()) == LiveKnobs(lr=0.5, max_staleness=1, is_threshold=(0.8, 1.2), temperature=1.0)
+    unchanged = {"train.max_staleness": 1, "rollout.temperature": 1.0}
+    assert changed_knobs(knobs, wanted, Config()) == unchanged | wanted
 
 
 @pytest.mark.parametrize(
@@ -64,10 +65,10 @@ def test_setting_a_knob_changes_only_that_value():
 def test_what_a_launch_would_refuse_is_refused_live(level, key, value, why):
     advantage = {"is_correction_level": level}
     config = Config.model_validate({"train": {"max_staleness": 0}, "algo": {"advantage": advantage}})
-    knobs = LiveKnobs.of(config)
+    knobs = live_knobs(config)
     with pytest.raises(BadCommand, match=why):
-        knobs.changed({key: value}, config)
-    assert knobs == LiveKnobs.of(config)
+        changed_knobs(knobs, {key: value}, config)
+    assert knobs == live_knobs(config)
 
 
 async def test_strange_things_in_the_inbox_do_not_end_it(tmp_path):

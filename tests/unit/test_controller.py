@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.commands import LiveKnobs
+from engine.commands import live_knobs
 from engine.config import Config
 from engine.controller import Controller
 from engine.rollout.pool import Batch
@@ -132,7 +132,7 @@ def controller(notes: Notes, waits: bool, **ckpt: Any) -> Controller:
     return Controller(
         config=config, cluster=Cluster(), pool=Pool(notes), events=Silent(), inbox=Inbox(), evaluator=Evaluator(notes, waits),
         traces=Part(), progress=Progress(), checkpoints=Checkpoints(notes), manifest=Manifest(), probe=Never(),
-        live=LiveKnobs.of(config),
+        live=live_knobs(config),
     )  # fmt: skip
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.config import Config
 from engine.data import PromptStream, Source
 from engine.rollout.dispatch import NoRunner, RunnerDispatch, RunnerHangs
-from engine.rollout.pool import FailureBudget, PoolSettings, RolloutPool, RunFailed, with_payloads
+from engine.rollout.pool import FailureBudget, RolloutPool, RunFailed, with_payloads
 from engine.rollout.transport import FinishedGroup, GroupSpec, RolloutSummary, Sampling, SegmentSummary
 from tests.scripted import run_virtual
 
@@ -59,7 +60,8 @@ class Sampler:
 
 
 def pool_of(sampler, prompts=None, *, batch=4, n=2, staleness=1, **options) -> RolloutPool:
-    return RolloutPool(prompts or stream(), sampler, PoolSettings(batch, n, staleness, **options))
+    config = Config(rollout={"batch_size": batch, "n_samples_per_prompt": n} | options, train={"max_staleness": staleness})
+    return RolloutPool(prompts or stream(), sampler, config)
 
 
 def ages(batch) -> list[int]:
@@ -249,7 +251,7 @@ def test_the_bound_can_change_while_the_pool_runs():
         batches = await train(pool, sampler, steps=5)
         assert [len(set(ages(b))) for b in batches[3:]] == [1, 1] and set(ages(batches[4])) == {0}
         pool.set_temperature(0.3)
-        assert pool.settings.sampling.temperature == 0.3
+        assert pool.sampling.temperature == 0.3
 
     run_virtual(main())
 

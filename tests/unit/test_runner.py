@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from engine.config import Config
 from engine.rollout.router import Router
 from engine.rollout.runner import AgentRunnerActor, RunnerSpec
 from engine.rollout.transport import GroupSpec, Prompt, Sampling
@@ -34,7 +35,7 @@ def agent(tmp_path):
     return str(path)
 
 
-async def make(agent, *engines, **options):
+async def make(agent, *engines, vocab_size=None, **rollout):
     """A started runner over a router over these engines; `stored` receives what it puts away."""
     stored = []
 
@@ -44,8 +45,8 @@ async def make(agent, *engines, **options):
 
     router = Router()
     await router.start(engines)
-    runner = AgentRunnerActor()
-    await runner.start(RunnerSpec(agent, CharTokenizer(), max_len=200, **options), router, put)
+    runner, config = AgentRunnerActor(), Config(data={"max_len": 200}, rollout=rollout)
+    await runner.start(RunnerSpec(agent, CharTokenizer(), config, vocab_size), router, put)
     return runner, stored
 
 
@@ -60,7 +61,7 @@ def test_a_group_returns_summaries_and_puts_the_records_away(agent):
         runner, stored = await make(agent, engine)
         job = asyncio.ensure_future(runner.run_group(group(seed=7)))
         await asyncio.sleep(0.0501)
-        assert (await runner._router.stats())[0].requests == 4
+        assert len((await runner._router.stats())[0].requests) == 4
         await update([engine], 1)
         finished = await job
         assert finished.payload == 0 and finished.admitted_version == 2
@@ -155,7 +156,7 @@ def test_an_episode_out_of_time_fails_and_its_generation_ends(agent):
         assert finished.errors == ["the episode took longer than rollout.timeout_s (5 s)"]
         assert asyncio.get_running_loop().time() == pytest.approx(10.0)
         stats = await runner._router.stats()
-        assert stats[0].requests == 0
+        assert stats[0].requests == {}
 
     run_virtual(main())
 

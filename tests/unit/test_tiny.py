@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from engine.agents import AgentError, load_agent
 from engine.agents.tokens import TextCodec
-from engine.config import Config
+from engine.config import Config, TinyConfig
 from engine.data import load_eval_sets, load_prompts
 from engine.recipes import load
 from engine.train.tiny import ASCII, END, START, build_for_run, build_tiny, build_tokenizer, warm_up
 
 AGENT = Path(__file__).parents[2] / "recipes" / "sort_digits" / "agent.py"
-SMALL = {"hidden_size": 32, "num_layers": 1, "num_experts": 4}
+SMALL = TinyConfig(hidden_size=32, num_layers=1, num_experts=4)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe"])
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_weights(tmp_path, kind):
-    first, same, other = (build_tiny(tmp_path / f"{i}", kind, seed=seed, **SMALL) for i, seed in enumerate((1, 1, 2)))
+    first, same, other = (build_tiny(tmp_path / f"{i}", kind, SMALL, seed) for i, seed in enumerate((1, 1, 2)))
     assert content(first) == content(same)
     assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
 
@@ -42,13 +42,13 @@ def test_building_leaves_the_random_state_alone(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    build_tiny(tmp_path / "m", "qwen3", seed=1, **SMALL)
+    build_tiny(tmp_path / "m", "qwen3", SMALL, seed=1)
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("kind, model_type", [("qwen3", "qwen3"), ("qwen3_moe", "qwen3_moe")])
 def test_transformers_loads_it_with_matching_vocabulary_and_plain_sampling(tmp_path, kind, model_type):
-    path = build_tiny(tmp_path / "m", kind, **SMALL)
+    path = build_tiny(tmp_path / "m", kind, SMALL)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     assert model.config.model_type == model_type
     assert model.config.vocab_size == len(tokenizer)
@@ -60,13 +60,13 @@ def test_transformers_loads_it_with_matching_vocabulary_and_plain_sampling(tmp_p
 
 @pytest.mark.parametrize("hidden_size", [32, 64, 96])
 def test_head_size_is_one_that_vllm_computes_on_cpu(tmp_path, hidden_size):
-    config = AutoModelForCausalLM.from_pretrained(build_tiny(tmp_path / "m", "qwen3", hidden_size=hidden_size)).config
+    config = AutoModelForCausalLM.from_pretrained(build_tiny(tmp_path / "m", "qwen3", TinyConfig(hidden_size=hidden_size))).config
     assert config.head_dim == 32
     assert config.num_attention_heads % config.num_key_value_heads == 0
 
 
 def test_moe_shape_follows_the_arguments(tmp_path):
-    path = build_tiny(tmp_path / "m", "qwen3_moe", hidden_size=32, num_layers=3, num_experts=6, top_k=3)
+    path = build_tiny(tmp_path / "m", "qwen3_moe", TinyConfig(hidden_size=32, num_layers=3, num_experts=6, top_k=3))
     config = AutoModelForCausalLM.from_pretrained(path).config
     assert (config.hidden_size, config.num_hidden_layers) == (32, 3)
     assert (config.num_experts, config.num_experts_per_tok) == (6, 3)
@@ -88,7 +88,7 @@ def test_characters_outside_the_alphabet_become_the_unknown_token():
 
 
 def test_the_saved_tokenizer_reads_like_the_built_one(tmp_path):
-    loaded = AutoTokenizer.from_pretrained(build_tiny(tmp_path / "m", "qwen3", **SMALL))
+    loaded = AutoTokenizer.from_pretrained(build_tiny(tmp_path / "m", "qwen3", SMALL))
     text = f"a b\n{START}x{END}"
     assert loaded.encode(text) == TOKENIZER.encode(text)
     assert len(loaded.encode(text)) == 7
@@ -102,7 +102,7 @@ def test_chat_template_ends_every_turn_with_the_closing_token():
 
 def test_warm_up_teaches_and_repeats_exactly(tmp_path):
     examples = [("a=", "b"), ("b=", "a")]
-    paths = [build_tiny(tmp_path / name, "qwen3_moe", **SMALL) for name in "xy"]
+    paths = [build_tiny(tmp_path / name, "qwen3_moe", SMALL) for name in "xy"]
     losses = [warm_up(path, examples, steps=90, lr=5e-3, seed=3) for path in paths]
     assert losses[0] == losses[1] < 0.1
     first, second = (load_file(path / "model.safetensors") for path in paths)
@@ -111,7 +111,7 @@ def test_warm_up_teaches_and_repeats_exactly(tmp_path):
 
 def test_warm_up_without_examples_says_what_to_change(tmp_path):
     with pytest.raises(ValueError, match=r"tiny\.warmup_steps"):
-        warm_up(build_tiny(tmp_path / "m", "qwen3", **SMALL), [], 1, 1e-3)
+        warm_up(build_tiny(tmp_path / "m", "qwen3", SMALL), [], 1, 1e-3)
 
 
 def run_config(**tiny) -> Config:

@@ -27,7 +27,6 @@ from engine.protocol import EventWriter, send_command
 from engine.report import Progress
 from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.pool import Batch, RolloutPool
-from engine.specs import pool_settings
 from engine.wire import EventReader
 from tests.bench.figures import report
 from tests.bench.gpu import actors
@@ -121,7 +120,7 @@ async def rollouts(cluster: Cluster, config: Config, root: Path) -> tuple[Batch,
     await engine.bare(prompts[: GROUPS * SAMPLES], NEW_TOKENS, "warm-up")
     for number in range(ROLLOUT_ROUNDS):
         stream = load_prompts(config.data, seed=number, epochs=1)
-        pool = RolloutPool(stream, RunnerDispatch(cluster.runners), pool_settings(config))
+        pool = RolloutPool(stream, RunnerDispatch(cluster.runners), config)
         started = time.perf_counter()
         pool.start()
         batches = []

@@ -63,15 +63,10 @@ def select_rows(groups: list[FinishedGroup], oldest: int) -> tuple[list[Row], li
     for group in groups:
         for r, rollout in enumerate(group.rollouts):
             trained = [young_tokens(s, oldest) for s in rollout.segments]
-            if not any(trained):
-                dropped.append(rollout)
-                continue
-            rollouts.append(rollout)
-            rows += [
-                Row(group, r, s, summary, len(rollouts) - 1, trained[s])
-                for s, summary in enumerate(rollout.segments)
-                if trained[s]
-            ]
+            (rollouts if any(trained) else dropped).append(rollout)
+            for s, summary in enumerate(rollout.segments):
+                if trained[s]:
+                    rows.append(Row(group, r, s, summary, len(rollouts) - 1, trained[s]))
     return rows, rollouts, dropped
 
 
@@ -181,10 +176,7 @@ def reward_metrics(rewards: list[float], groups: list[int]) -> dict[str, float]:
 def rollout_metrics(groups: list[FinishedGroup]) -> dict[str, float]:
     """rollout/* and env/* of the consumed groups."""
     rollouts = [r for g in groups for r in g.rollouts]
-    found: dict[str, float] = {
-        "rollout/failed": float(sum(g.failed for g in groups)),
-        "rollout/retried": float(sum(g.retried for g in groups)),
-    }
+    found = {f"rollout/{name}": float(sum(getattr(g, name) for g in groups)) for name in ("failed", "retried")}
     for reason in {reason for g in groups for reason in g.dropped}:
         found[f"rollout/dropped/{reason}"] = float(sum(g.dropped.get(reason, 0) for g in groups))
     if not rollouts:

@@ -18,7 +18,7 @@ NOT_BUILT = {
     "tp_size": "no matrix is split inside the trainer: FSDP2 splits the weights over all ranks, ep_size the experts; use 1",
     "cp_size": "no sequence is split inside the trainer; use 1, with actor.gradient_checkpoint full for long ones",
 }
-Rules = Iterator[tuple[object, str, str]]
+Rules = Iterator[tuple[object, str, str]]  # (broken, flag, message)
 
 
 def trainer_rules(c: Config) -> Rules:

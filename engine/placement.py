@@ -84,9 +84,9 @@ class Cluster:
             ray.init(address=address, **common)
             self._wait_for_nodes(int(os.environ.get("MOLT_RAY_NODES") or 1))
             return
-        cpus, store = max(os.cpu_count() or 1, self._actor_count() + 1), 512 * 1024 * 1024
-        ray.init(num_cpus=cpus, object_store_memory=store, include_dashboard=False, _temp_dir=str(self.scratch),
-                 _node_ip_address="127.0.0.1", **common)  # fmt: skip
+        actors = self.config.vllm.num_engines + self.config.trainer_ranks + self.config.rollout.num_runners + 1
+        ray.init(num_cpus=max(os.cpu_count() or 1, actors + 1), object_store_memory=512 * 1024 * 1024, include_dashboard=False,
+                 _temp_dir=str(self.scratch), _node_ip_address="127.0.0.1", **common)  # fmt: skip
         check_gpus(int(ray.cluster_resources().get("GPU", 0)), self.config)
 
     def _wait_for_nodes(self, count: int) -> None:
@@ -98,10 +98,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise NodeStartError(f"{alive} of {count} nodes joined Ray within {JOIN_SECONDS:.0f} s; see logs/node-*.log")
             time.sleep(0.2)
-
-    def _actor_count(self) -> int:
-        config = self.config
-        return config.vllm.num_engines + config.trainer_ranks + config.rollout.num_runners + 1
 
     def create_actors(self) -> None:
         """Create the actor processes; they do their heavy imports at once, in parallel."""

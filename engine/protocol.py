@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine.wire import DIR_MODE, PROTOCOL, ROTATE_BYTES, Cursor, EventReader, LogWriter, RunDir, encode_line, write_atomic
+from engine.wire import DIR_MODE, PROTOCOL, Cursor, EventReader, LogWriter, RunDir, encode_line, write_atomic
 
 __all__ = ["Cursor", "EventReader"]
 
@@ -114,10 +114,6 @@ class EvalEvent(Event):
 
     kind: str = "eval"
     metrics: dict[str, Any]
-
-
-_KINDS = (MetricsEvent, PhaseEvent, SyncEvent, FaultEvent, CheckpointEvent, ControlEvent, AlertEvent, NoteEvent, EvalEvent)
-EVENT_MODELS: dict[str, type[Event]] = {model.model_fields["kind"].default: model for model in _KINDS}
 
 
 class Meta(Record):
@@ -254,9 +250,6 @@ def read_record(path: Path, model: type[R]) -> R | None:
 
 class EventWriter(LogWriter):
     """The engine's writer: every event passes its model before it is written."""
-
-    def __init__(self, run: RunDir, run_id: str, attempt: int, rotate: int = ROTATE_BYTES) -> None:
-        super().__init__(run, run_id, attempt, "events", rotate)
 
     def emit(self, model: type[Event], *, step: int | None = None, version: int | None = None, **fields: Any) -> Event:
         """Validate and append one event; raises OSError when the file system refuses it."""

@@ -7,15 +7,14 @@ directory), nothing is imported or executed.
 import ast
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.algo.names import GROUP_ESTIMATORS, PRESETS, TOKEN_REWARD_ESTIMATORS, forbidden_correction, forbidden_loss
-from engine.cluster_rules import CLUSTER_RULES
+from engine.cluster_rules import CLUSTER_RULES, Rules
 from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
 from engine.flags import Problem, suggest
 
-Rules = Iterator[tuple[object, str, str]]
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
 MAX_STALENESS = 64
 DATASET_SUFFIXES = (".jsonl", ".parquet")

@@ -35,11 +35,6 @@ def to_wire(value: Any) -> Any:
     return value
 
 
-def from_wire(value: Any) -> Any:
-    """The inverse of to_wire for a single value."""
-    return float(value) if value in ("nan", "inf", "-inf") else value
-
-
 def encode_line(record: dict[str, Any]) -> bytes:
     """One JSON line, ASCII only, no bare NaN."""
     return json.dumps(to_wire(record), ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
@@ -127,7 +122,7 @@ class LogWriter:
     ever has two writers. `seq` counts within (attempt, stream).
     """
 
-    def __init__(self, run: RunDir, run_id: str, attempt: int, stream: str, rotate: int = ROTATE_BYTES) -> None:
+    def __init__(self, run: RunDir, run_id: str, attempt: int, stream: str = "events", rotate: int = ROTATE_BYTES) -> None:
         self.run_id, self.attempt, self.rotate = run_id, attempt, rotate
         self.folder = run.attempt(attempt) / stream
         self.folder.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)

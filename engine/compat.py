@@ -1,7 +1,5 @@
 """The only place that touches private or version-dependent API; every entry has a contract test."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -12,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -273,7 +271,7 @@ class StepStats:
     preemptions = 0
 
     @classmethod
-    def attach(cls, llm: Any) -> StepStats:
+    def attach(cls, llm: Any) -> Self:
         """Replace the stat loggers of an AsyncLLM that was started with statistics on."""
         stats = cls()
         llm.logger_manager.stat_loggers = [stats]

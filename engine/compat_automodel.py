@@ -4,8 +4,6 @@ AutoModel brings its model classes, their loading and expert parallelism; shardi
 (`engine/train/model.py`), so that all models take one path. Imported lazily: the import takes ten seconds and more.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace

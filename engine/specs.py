@@ -12,22 +12,9 @@ RUNNER_SLACK_S = 30.0
 
 
 def engine_specs(config: Config, model: Path, cluster: Cluster) -> list[EngineSpec]:
-    vllm = config.vllm
-    cores = share(cluster.cores()[0], vllm.num_engines)
-    return [
-        EngineSpec(
-            model_path=str(model),
-            device=resolve_device(config),
-            max_model_len=config.data.max_len,
-            seed=config.train.seed + index,
-            return_routed_experts=is_moe(model),
-            cores=cores[index],
-            index=index,
-            colocated=config.placement.colocate,
-            **vllm.model_dump(exclude={"num_engines"}),
-        )
-        for index in range(vllm.num_engines)
-    ]
+    cores = share(cluster.cores()[0], config.vllm.num_engines)
+    device, moe = resolve_device(config), is_moe(model)
+    return [EngineSpec(str(model), config, device, moe, pinned, index) for index, pinned in enumerate(cores)]
 
 
 def trainer_specs(config: Config, model: Path, rendezvous: tuple[str, int], cluster: Cluster) -> list[TrainerSpec]:

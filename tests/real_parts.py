@@ -54,8 +54,8 @@ async def real_parts(config: Config, agent: Path, folder: Path) -> AsyncIterator
     """Everything started and joined, the pool not yet running."""
     model = build_for_run(config, folder / "model", agent)
     engine, trainer, router, runner = VllmEngine(), Trainer(get=lambda refs: refs), Router(), AgentRunnerActor()
-    await engine.start(EngineSpec(str(model), max_model_len=config.data.max_len, kv_cache_gb=config.vllm.kv_cache_gb,
-                                  enforce_eager=True, return_routed_experts=True))  # fmt: skip
+    eager = config.model_copy(update={"vllm": config.vllm.model_copy(update={"enforce_eager": True})})
+    await engine.start(EngineSpec(str(model), eager, return_routed_experts=True))
     info = trainer.setup(TrainerSpec(config, str(model), total_steps=config.train.max_steps))
     await router.start([engine])
     spec = RunnerSpec(str(agent), str(model), config, info["vocab_size"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from engine.errors import one_line
 from engine.rollout.pool import RunFailed
 from engine.rollout.runner import AgentRunnerActor
-from engine.rollout.transport import FinishedGroup, GroupSpec
+from engine.rollout.transport import ErrorTypes, FinishedGroup, GroupSpec
 
 
 class NoRunner(RunFailed):
@@ -22,10 +22,7 @@ class RunnerDispatch:
     `limit_s`: a runner that takes longer for a group hangs and counts as lost too; None: no limit."""
 
     def __init__(
-        self,
-        runners: Sequence[AgentRunnerActor],
-        lost: tuple[type[BaseException], ...] = (ConnectionError,),
-        limit_s: float | None = None,
+        self, runners: Sequence[AgentRunnerActor], lost: ErrorTypes = (ConnectionError,), limit_s: float | None = None
     ) -> None:
         self._runners, self._lost_errors, self._limit_s = list(runners), (*lost, RunnerHangs), limit_s
         self._rollouts = [0] * len(self._runners)

@@ -5,8 +5,6 @@ border through every request in flight. Requests ask vLLM for their final output
 core; the number of tokens at a border is read from vLLM's own per-request state.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from engine import compat
+from engine.config import Config
 from engine.rollout.mailbox import MailboxHost
 from engine.rollout.transport import EngineDead, EngineStats, GenerateRequest, GenerateResult
 from engine.sync.link import LinkKind
@@ -28,27 +27,15 @@ PING_SECONDS = 10.0
 
 @dataclass
 class EngineSpec:
-    """How one engine is started. `cores`: CPU cores its process and threads may use, None for no pinning; `colocated`: on the GPU
-    of a trainer rank, so that it must be able to sleep."""
+    """How one engine is started. `cores`: CPU cores its process and threads may use, None for no pinning."""
 
     model_path: str
-    dtype: str = "bfloat16"
+    config: Config
     device: str = "cpu"
-    tensor_parallel_size: int = 1
-    max_model_len: int = 2048
-    max_num_seqs: int = 256
-    kv_cache_gb: float | None = None
-    seed: int = 0
-    enforce_eager: bool = False
-    gpu_memory_utilization: float = 0.85
-    enable_prefix_caching: bool = False
-    enable_chunked_prefill: bool | None = None
-    max_num_batched_tokens: int | None = None
     return_routed_experts: bool = False
     cores: list[int] | None = None
     index: int = 0
     hang_timeout_s: float = 300.0
-    colocated: bool = False
 
 
 @dataclass
@@ -91,11 +78,11 @@ class VllmEngine(MailboxHost):
     async def start(self, spec: EngineSpec) -> dict[str, Any]:
         """Start vLLM and wait until it samples. Returns facts: routed_layers (global layer ids of the axis L of
         routed_experts), worker_pids."""
-        self.spec = spec
+        self.spec, vllm = spec, spec.config.vllm
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)  # of this thread, which the core process inherits
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if Path(spec.model_path).is_dir() else {}
-        variables = compat.vllm_environment(spec.device, spec.tensor_parallel_size, spec.cores, spec.enforce_eager)
+        variables = compat.vllm_environment(spec.device, vllm.tensor_parallel_size, spec.cores, vllm.enforce_eager)
         with compat.environment(variables | offline):
             self._llm = compat.start_async_llm(engine_arguments(spec))
         # The imports leave so many objects that each full collection would stop sampling for a third of a second.
@@ -385,18 +372,14 @@ class _Stopwatch:
         return self._total + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
 
-# Fields of EngineSpec that are arguments of vLLM's own; None leaves them to vLLM.
-_PASSED_ON = (
-    "dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "seed", "enforce_eager", "gpu_memory_utilization",
-    "enable_prefix_caching", "enable_chunked_prefill", "max_num_batched_tokens",
-)  # fmt: skip
-
-
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
     """AsyncEngineArgs fields for this spec; what it leaves empty is vLLM's choice."""
-    cache_gb = spec.kv_cache_gb or (1.0 if spec.device == "cpu" else None)
+    config, vllm = spec.config, spec.config.vllm
+    cache_gb = vllm.kv_cache_gb or (1.0 if spec.device == "cpu" else None)
     arguments: dict[str, Any] = {
         "model": spec.model_path,
+        "max_model_len": config.data.max_len,
+        "seed": config.train.seed + spec.index,
         "enable_return_routed_experts": spec.return_routed_experts,
         "skip_tokenizer_init": not has_tokenizer(spec.model_path),
         "generation_config": "vllm",
@@ -404,12 +387,12 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "engine.sync.worker.WorkerExtension",
         "weight_transfer_config": {"backend": "molt"},
-        "enable_sleep_mode": spec.colocated,
+        "enable_sleep_mode": config.placement.colocate,
         "kv_cache_memory_bytes": cache_gb and int(cache_gb * 2**30),
     }
-    if spec.device == "cpu" and spec.tensor_parallel_size == 1:
+    if spec.device == "cpu" and vllm.tensor_parallel_size == 1:
         arguments["distributed_executor_backend"] = "uni"
-    return arguments | {name: value for name in _PASSED_ON if (value := getattr(spec, name)) is not None}
+    return arguments | vllm.model_dump(exclude={"num_engines", "kv_cache_gb"}, exclude_none=True)
 
 
 def has_tokenizer(model_path: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from engine.rollout.mailbox import MailboxHost
-from engine.rollout.transport import GenerateRequest, GenerateResult, Sampler
+from engine.rollout.transport import ErrorTypes, GenerateRequest, GenerateResult, Sampler
 
 STICKY_SLACK = 1.5  # an episode stays while its engine carries at most this multiple of the least load ...
 STICKY_FLOOR_TOKENS = 4096  # ... or not more than this above it
@@ -82,13 +82,13 @@ class Router(MailboxHost):
 
     def __init__(self) -> None:
         self.slots: list[EngineSlot] = []
-        self._lost: tuple[type[BaseException], ...] = (ConnectionError,)
+        self._lost: ErrorTypes = (ConnectionError,)
         self._home: OrderedDict[str, int] = OrderedDict()
         self._aborted: set[str] = set()
         self._active: set[str] = set()
         self._mean_length = 0.0
 
-    async def start(self, engines: Sequence[Sampler], lost: tuple[type[BaseException], ...] = (ConnectionError,)) -> None:
+    async def start(self, engines: Sequence[Sampler], lost: ErrorTypes = (ConnectionError,)) -> None:
         self.slots = [EngineSlot(engine) for engine in engines]
         self._lost = lost
 

@@ -57,6 +57,9 @@ class EngineStats:
     busy_s: float
 
 
+ErrorTypes = tuple[type[BaseException], ...]
+
+
 class EngineDead(ConnectionError):
     """The engine's core has ended or does not answer; its requests are lost, the engine will not come back."""
 

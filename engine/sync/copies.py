@@ -4,8 +4,6 @@ Loading tensor by tensor costs Python per tensor, far more than the link. The lo
 copy; those copies are noted once, compared with what the sampler holds, and repeated for every publication, fused per bucket.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

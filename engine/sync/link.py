@@ -1,8 +1,6 @@
 """How buckets travel from trainer rank 0 to the engine workers: gloo through host memory, NCCL between GPUs, CUDA IPC
 inside one GPU. A link sends whole buckets and yields them, in order, at the other end."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """One weight publication: gather outside the pause, pause, transfer past the router, resume at the new version."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Weights from a trainer rank to engine workers: flat buckets that both ends plan alike from the manifest, so that only bytes
 travel; link.py carries them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ vLLM imports this module for `WorkerExtension` (worker_extension_cls) before it 
 is when the backend "molt" has to be registered.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

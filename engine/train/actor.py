@@ -3,8 +3,6 @@
 A plain class, so that tests run it in-process; placement makes a Ray actor of it. All ranks get the same calls.
 """
 
-from __future__ import annotations
-
 import collections
 import os
 import random
@@ -14,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -78,7 +76,7 @@ class KlControl:
     measured: Sums = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Config) -> KlControl:
+    def of(cls, config: Config) -> Self:
         settings = KlConfig(init_coef=1.0, estimator="k1") if config.distills else config.algo.kl
         return cls(settings, config.rollouts_per_batch, settings.init_coef)
 
@@ -366,12 +364,9 @@ class Trainer:
 
     def save(self, path: str, controller_state: bytes = b"", hf: bool = False) -> None:
         """Write one checkpoint directory; it is complete when all ranks have returned."""
-
-        def export(folder: Path) -> None:
-            self.save_hf(str(folder / "hf"))
-
+        export = (lambda folder: self.save_hf(str(folder / "hf"))) if hf else None
         state = {"step": self.step, "live": self.live, "kl_coef": self.kl.coef}
-        save_checkpoint(Path(path), self._trained(), state, controller_state, export if hf else None)
+        save_checkpoint(Path(path), self._trained(), state, controller_state, export)
 
     def load(self, path: str) -> bytes:
         """Restore a complete checkpoint and return the controller's state. Raises CheckpointError."""
@@ -391,15 +386,8 @@ def policy_settings(config: Config, live_threshold: tuple[float, ...] | None = N
     threshold = live_threshold or advantage.is_correction_threshold
     low, high = threshold if len(threshold) == 2 else (-float("inf"), threshold[0])
     rule = CorrectionRule(advantage.is_correction_level, advantage.is_correction_mode, advantage.is_correction_gating, low, high)
-    return PolicySettings(
-        loss_mode=actor.loss_mode,
-        clip_low=actor.eps_clip_low_high[0],
-        clip_high=actor.eps_clip_low_high[1],
-        dual_clip=actor.dual_clip,
-        aggregation=actor.loss_agg_mode,
-        entropy_coef=actor.entropy_coef,
-        correction=rule,
-    )
+    clip = (*actor.eps_clip_low_high, actor.dual_clip)
+    return PolicySettings(actor.loss_mode, *clip, actor.loss_agg_mode, actor.entropy_coef, correction=rule)
 
 
 def _join_ranks(spec: TrainerSpec) -> None:

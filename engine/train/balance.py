@@ -1,8 +1,7 @@
 """How the samples of a batch are spread: over optimizer steps, trainer ranks and micro-batches. Pure Python."""
 
-from __future__ import annotations
-
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 
 from engine.train.plan import OptimizerStep
@@ -32,18 +31,12 @@ def plan_optimizer_steps(
         batches = [form_micro_batches(share, lengths, budget, packed) for share in shares]
         count = max(len(b) for b in batches)
         padded = [b + [[] for _ in range(count - len(b))] for b in batches]
-        per_prompt = dict.fromkeys((prompts[s] for s in samples), 0)
+        per_prompt: Counter[int] = Counter()
         for sample in samples:
             per_prompt[prompts[sample]] += tokens[sample]
-        steps.append(
-            OptimizerStep(
-                micro_batches=padded,
-                tokens=sum(per_prompt.values()),
-                rows=sum(tokens[s] > 0 for s in samples),
-                prompts=sum(count > 0 for count in per_prompt.values()),
-                prompt_tokens={s: per_prompt[prompts[s]] for s in samples},
-            )
-        )
+        rows, trained_prompts = sum(tokens[s] > 0 for s in samples), sum(count > 0 for count in per_prompt.values())
+        by_sample = {s: per_prompt[prompts[s]] for s in samples}
+        steps.append(OptimizerStep(padded, sum(per_prompt.values()), rows, trained_prompts, by_sample))
     return steps
 
 

@@ -8,8 +8,6 @@ step-000120/   .metadata *.distcp    models and optimizers (torch.distributed.ch
                COMPLETE              written last, before the directory gets its name
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import random
@@ -29,6 +27,8 @@ from engine.wire import CHECKPOINT_MARK as COMPLETE
 
 # Models that are trained, by role (actor, critic), each with its optimizer.
 Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
+
+Export = Callable[[Path], None]
 
 _PREFIX = "step-"
 
@@ -59,11 +59,7 @@ def prune_checkpoints(folder: Path, keep: int) -> list[Path]:
 
 
 def save_checkpoint(
-    path: Path,
-    trained: Trained,
-    trainer_state: dict[str, Any],
-    controller_state: bytes,
-    extra: Callable[[Path], None] | None = None,
+    path: Path, trained: Trained, trainer_state: dict[str, Any], controller_state: bytes, extra: Export | None = None
 ) -> None:
     """Write one checkpoint; all ranks call it and return when it is complete. `extra(folder)` may add files on all ranks."""
     rank = dist.get_rank()

@@ -1,7 +1,5 @@
 """From records to the padded tensors of a micro-batch. Numpy until the last line; no I/O apart from the injected `get`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The critic of GAE: the policy's architecture with a scalar head, its own optimizer, colocated with the policy."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np

@@ -1,10 +1,9 @@
 """What a batch asks of the devices: floating-point work, peak memory, and what to change when the memory is out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import nn
@@ -32,7 +31,7 @@ class ModelFlops:
     attention: float
 
     @classmethod
-    def of(cls, causal_lm: nn.Module, layers: list[MoeLayer]) -> ModelFlops:
+    def of(cls, causal_lm: nn.Module, layers: list[MoeLayer]) -> Self:
         config = causal_lm.config
         parameters = float(sum(p.numel() for p in causal_lm.parameters()))
         if not config.tie_word_embeddings:

@@ -3,11 +3,9 @@
 The backbone comes from transformers on CPU and from NeMo AutoModel on CUDA; FSDP2 (`fully_shard`) shards either.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -49,7 +47,7 @@ class ModelOptions:
     automodel: bool = False
 
     @classmethod
-    def of(cls, config: Config, device: str) -> ModelOptions:
+    def of(cls, config: Config, device: str) -> Self:
         fsdp = config.fsdp
         return cls(fsdp.param_dtype, config.train.logprob_chunk_tokens, config.actor.gradient_checkpoint, fsdp.ep_size,
                    fsdp.offload, fsdp.attn_implementation, fsdp.packing_samples, automodel=device == "cuda")  # fmt: skip

@@ -1,7 +1,5 @@
 """AdamW, the learning-rate schedule and the global gradient norm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

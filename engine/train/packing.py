@@ -3,14 +3,12 @@
 Attention stays inside each segment: with torch's variable-length kernel in bf16 on CUDA, else segment by segment.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 
@@ -23,13 +21,13 @@ class Packing:
     lengths      inputs of each segment, in order; bounds: their running sum from 0, int32
     """
 
-    kept_N: torch.Tensor
-    positions_1N: torch.Tensor
-    bounds: torch.Tensor
+    kept_N: Tensor
+    positions_1N: Tensor
+    bounds: Tensor
     lengths: list[int]
 
     @classmethod
-    def of(cls, lengths: list[int], width: int, device: torch.device) -> Packing:
+    def of(cls, lengths: list[int], width: int, device: torch.device) -> Self:
         """`lengths` tokens of the rows of a micro-batch of `width` columns; the last token of each is no input."""
         inputs = torch.tensor(lengths) - 1
         is_input_BT = torch.arange(width - 1) < inputs[:, None]
@@ -38,7 +36,7 @@ class Packing:
         tensors = (row_N * (width - 1) + position_N, position_N[None], bounds)
         return cls(*(tensor.to(device) for tensor in tensors), inputs.tolist())
 
-    def unpack(self, packed_NX: torch.Tensor, count: int) -> torch.Tensor:
+    def unpack(self, packed_NX: Tensor, count: int) -> Tensor:
         """Put rows back among `count` padded inputs; what was padding is 0."""
         return packed_NX.new_zeros(count, *packed_NX.shape[1:]).index_copy(0, self.kept_N, packed_NX)
 
@@ -48,9 +46,7 @@ class PackedAttention:
 
     packing: Packing | None = None
 
-    def attend(
-        self, q_1HND: torch.Tensor, k_1HND: torch.Tensor, v_1HND: torch.Tensor, scale: float | None = None, **_: Any
-    ) -> torch.Tensor:
+    def attend(self, q_1HND: Tensor, k_1HND: Tensor, v_1HND: Tensor, scale: float | None = None, **_: Any) -> Tensor:
         """Causal attention (1, H, N, D) that stays inside each segment; keys and values may have fewer heads."""
         causal = partial(scaled_dot_product_attention, is_causal=True, scale=scale, enable_gqa=True)
         if self.packing is None:
@@ -84,7 +80,7 @@ def use_packed_attention(causal_lm: nn.Module) -> PackedAttention:
 
 
 def _for_transformers(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, scaling: float | None = None,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _mask: Any, scaling: float | None = None,
     **_: Any,
-) -> tuple[torch.Tensor, None]:  # fmt: skip
+) -> tuple[Tensor, None]:  # fmt: skip
     return module.packed.attend(query, key, value, scaling).transpose(1, 2), None

@@ -1,7 +1,5 @@
 """Forward and backward passes over micro-batches, and the sums they leave behind."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -87,23 +85,17 @@ def trace_rows(
 ) -> list[TraceTensors]:
     """Per-token outcome of the traced rows: `kept` where the token is trained and the correction left it a gradient."""
     traced = (logprobs_BT[rows], batch.rollout_logprobs_BT[rows], batch.mask_BT[rows])
-    kept = traced[2] & (importance_weights(*traced, policy.correction).weights_ST != 0)
+    kept_RT = traced[2] & (importance_weights(*traced, policy.correction).weights_ST != 0)
     traces = []
-    for row, kept_T in zip(rows, kept, strict=True):
+    for row, kept_T in zip(rows, kept_RT, strict=True):
         length = batch.lengths[row]
         mismatch = None
         if mismatch_NL is not None:
             mismatch_BTL = mismatch_NL.view(len(logprobs_BT), -1, mismatch_NL.shape[1])
             mismatch = np.zeros((length, mismatch_NL.shape[1]), bool)
             mismatch[:-1] = mismatch_BTL[row, : length - 1].cpu().numpy()
-        traces.append(
-            TraceTensors(
-                sample=batch.samples[row],
-                logprobs=logprobs_BT[row, :length].cpu().numpy(),
-                kept=kept_T[:length].cpu().numpy(),
-                routing_mismatch=mismatch,
-            )
-        )
+        logprobs, kept = (values_T[:length].cpu().numpy() for values_T in (logprobs_BT[row], kept_T))
+        traces.append(TraceTensors(batch.samples[row], logprobs, kept, mismatch))
     return traces
 
 

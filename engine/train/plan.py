@@ -1,7 +1,5 @@
 """How the trainer ranks are started, what the controller orders from them and what they report. Numpy only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -5,15 +5,13 @@ gathered anew from the live router logits, so the router still learns. The ids s
 recomputed layer replays them too. Without replay the same hooks only measure how often the two sides differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from engine.algo.sums import Sums, quotients
 from engine.compat import MoeLayer
@@ -27,8 +25,8 @@ class RoutingTargets:
     counted_N  positions that the metrics count: tokens of a segment except its last one, which no sampler ever reads
     """
 
-    ids_NLk: torch.Tensor
-    counted_N: torch.Tensor
+    ids_NLk: Tensor
+    counted_N: Tensor
 
 
 class RoutingReplay:
@@ -47,11 +45,11 @@ class RoutingReplay:
         self._targets = targets
         self._ids_NLk = targets.ids_NLk.long()
         self._reported_NL1 = (targets.ids_NLk >= 0).all(-1, keepdim=True)
-        self._live: dict[int, torch.Tensor] = {}
-        self._chosen: dict[int, torch.Tensor] = {}
-        self._consumed: list[list[torch.Tensor]] = [[] for _ in self.layer_ids]
+        self._live: dict[int, Tensor] = {}
+        self._chosen: dict[int, Tensor] = {}
+        self._consumed: list[list[Tensor]] = [[] for _ in self.layer_ids]
 
-    def end(self) -> tuple[Sums, torch.Tensor]:
+    def end(self) -> tuple[Sums, Tensor]:
         """Forget the targets; returns the sums behind routing/* and the live mismatch (N, L) of counted positions."""
         targets, self._targets = self._targets, None
         if targets is None:
@@ -68,7 +66,7 @@ class RoutingReplay:
         finally:
             self._targets = None
 
-    def _choose(self, index: int, live_Nk: torch.Tensor) -> torch.Tensor:
+    def _choose(self, index: int, live_Nk: Tensor) -> Tensor:
         """The ids of one router for this pass; a recomputation gets those of the first pass, whatever the rounding says."""
         if self._targets is None:
             return live_Nk
@@ -82,16 +80,14 @@ class RoutingReplay:
             self._consumed[index].append(inputs[ids_argument])
 
 
-def differs_as_set(first_Nk: torch.Tensor, second_Nk: torch.Tensor) -> torch.Tensor:
+def differs_as_set(first_Nk: Tensor, second_Nk: Tensor) -> Tensor:
     """Bool: whether the distinct ids along the last dimension differ as sets; order does not matter."""
     # k x k comparisons: for the few experts of a token far cheaper than sorting.
     return ~(first_Nk[..., :, None] == second_Nk[..., None, :]).any(-1).all(-1)
 
 
 @torch.no_grad()
-def routing_sums(
-    targets: RoutingTargets, live_NLk: torch.Tensor, consumed: list[list[torch.Tensor]]
-) -> tuple[Sums, torch.Tensor]:
+def routing_sums(targets: RoutingTargets, live_NLk: Tensor, consumed: list[list[Tensor]]) -> tuple[Sums, Tensor]:
     """Counts over (token, layer) pairs; those behind per-layer metrics keep their layer dimension.
 
     `consumed` holds, per layer, the ids the experts got in every pass: forward, and recomputation if there is one.

@@ -1,7 +1,5 @@
 """The trainer's weights under the names of a Hugging Face checkpoint, gathered from all ranks."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

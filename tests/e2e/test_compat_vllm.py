@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine import compat
+from engine.config import Config
 from engine.rollout.engine import EngineSpec, engine_arguments
 from engine.rollout.transport import EngineDead
 
@@ -20,7 +21,7 @@ def vllm():
 def test_engine_arguments_exist(vllm):
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    spec = EngineSpec("model", enable_chunked_prefill=True, max_num_batched_tokens=64)
+    spec = EngineSpec("model", Config(vllm={"enable_chunked_prefill": True, "max_num_batched_tokens": 64}))
     assert set(engine_arguments(spec)) <= {f.name for f in dataclasses.fields(AsyncEngineArgs)}
 
 

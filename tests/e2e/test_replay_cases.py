@@ -158,14 +158,13 @@ async def rig(tmp_path_factory):
     model = build_model(folder / "model")
     (folder / "talk_agent.py").write_text(AGENT)
     engine, router, runner = VllmEngine(), Router(), AgentRunnerActor()
-    spec = EngineSpec(model, dtype="float32", max_model_len=MAX_LEN, max_num_seqs=32, max_num_batched_tokens=BUDGET,
-                      enable_chunked_prefill=True, enable_prefix_caching=True, kv_cache_gb=0.004, enforce_eager=True,
-                      return_routed_experts=True)  # fmt: skip
-    facts = await engine.start(spec)
+    vllm = {"dtype": "float32", "max_num_seqs": 32, "max_num_batched_tokens": BUDGET, "enable_chunked_prefill": True,
+            "enable_prefix_caching": True, "kv_cache_gb": 0.004, "enforce_eager": True}  # fmt: skip
+    sampling = Config(data={"max_len": MAX_LEN}, vllm=vllm)
+    facts = await engine.start(EngineSpec(model, sampling, return_routed_experts=True))
     assert facts["routed_layers"] == [1, 2, 3]
     await router.start([engine])
-    told = RunnerSpec(str(folder / "talk_agent.py"), model, Config(data={"max_len": MAX_LEN}))
-    await runner.start(told, router, lambda records: records)
+    await runner.start(RunnerSpec(str(folder / "talk_agent.py"), model, sampling), router, lambda records: records)
     trainers = {border: Trainer(get=lambda refs: refs) for border in ("both", "new")}
     for border, trainer in trainers.items():
         assert trainer.setup(TrainerSpec(config(border), model))["moe_layers"] == [1, 2, 3]

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from engine.config import Config
 from engine.placement import free_port
 from engine.rollout.engine import EngineSpec, VllmEngine
 from engine.rollout.transport import EngineDead, GenerateRequest, GenerateResult, Sampling
@@ -68,18 +69,9 @@ class Rig:
         model = random_model(moe, seed=0)
         model.save_pretrained(folder)
         engine = VllmEngine()
-        facts = await engine.start(
-            EngineSpec(
-                str(folder),
-                dtype="float32",
-                max_model_len=128,
-                kv_cache_gb=0.25,
-                enforce_eager=True,
-                return_routed_experts=moe,
-                enable_prefix_caching=not moe,
-                hang_timeout_s=5.0,
-            )
-        )
+        vllm = {"dtype": "float32", "kv_cache_gb": 0.25, "enforce_eager": True, "enable_prefix_caching": not moe}
+        config = Config(data={"max_len": 128}, vllm=vllm)
+        facts = await engine.start(EngineSpec(str(folder), config, return_routed_experts=moe, hang_timeout_s=5.0))
         shapes = weight_shapes(model)
         manifest = WeightManifest([n for n, _ in shapes], ["float32"] * len(shapes), [s for _, s in shapes], 1 << 16)
         port = free_port()

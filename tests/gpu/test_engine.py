@@ -6,6 +6,7 @@ import pytest
 import pytest_asyncio
 import torch
 
+from engine.config import Config
 from engine.placement import free_port
 from engine.rollout.engine import EngineSpec, VllmEngine
 from engine.rollout.transport import GenerateRequest, Sampling
@@ -44,9 +45,9 @@ class Rig:
         rig, model = cls(), random_model(0)
         model.to(torch.bfloat16).save_pretrained(folder)
         rig.engine = VllmEngine()
-        await rig.engine.start(EngineSpec(str(folder), device="cuda", max_model_len=768, max_num_seqs=64, enforce_eager=True,
-                                          kv_cache_gb=6.0, return_routed_experts=True, colocated=gpus == 1,
-                                          tensor_parallel_size=gpus))  # fmt: skip
+        config = Config(data={"max_len": 768}, placement={"colocate": gpus == 1}, vllm={
+            "max_num_seqs": 64, "enforce_eager": True, "kv_cache_gb": 6.0, "tensor_parallel_size": gpus})  # fmt: skip
+        await rig.engine.start(EngineSpec(str(folder), config, "cuda", return_routed_experts=True))
         shapes = weight_shapes(model)
         rig.manifest = WeightManifest([n for n, _ in shapes], ["bfloat16"] * len(shapes), [s for _, s in shapes], 1 << 20)
         port, kind = free_port(), "ipc" if gpus == 1 else "gloo"

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from transformers import Qwen3MoeForCausalLM
 
+from engine.config import Config
 from engine.placement import free_port
 from engine.rollout import engine as sampler
 from engine.rollout.engine import EngineSpec, VllmEngine
@@ -96,8 +97,8 @@ async def start_engine(folder: Path, backend: str) -> VllmEngine:
     sampler.engine_arguments = arguments
     engine = VllmEngine()
     started = time.perf_counter()
-    await engine.start(EngineSpec(str(folder), device="cuda", max_model_len=1024, max_num_seqs=32, enforce_eager=True,
-                                  kv_cache_gb=4.0))  # fmt: skip
+    vllm = {"max_num_seqs": 32, "enforce_eager": True, "kv_cache_gb": 4.0}
+    await engine.start(EngineSpec(str(folder), Config(data={"max_len": 1024}, vllm=vllm), "cuda"))
     report(f"transfer/{backend}_engine_start", time.perf_counter() - started, "s")
     return engine
 

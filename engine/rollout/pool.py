@@ -313,5 +313,5 @@ def with_payloads(state: dict[str, Any], convert: Callable[[Any], Any]) -> dict[
 
 def _failed_group(spec: GroupSpec, error: BaseException) -> FinishedGroup:
     """What stands for a group whose dispatch raised."""
-    lost, errors = spec.n_samples, [one_line(error)]
-    return FinishedGroup(spec.group_id, spec.prompt, [], None, spec.admitted_version, failed=lost, errors=errors)
+    errors = [one_line(error)]
+    return FinishedGroup(spec.group_id, spec.prompt, [], None, spec.admitted_version, failed=spec.n_samples, errors=errors)

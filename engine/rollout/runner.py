@@ -163,8 +163,9 @@ def _finish(spec: GroupSpec, outcomes: list[_Outcome], put: Callable[[list[Rollo
 
 def summarize(rollout: Rollout) -> RolloutSummary:
     """The light part of a rollout."""
-    r, segments = rollout, [_summarize_segment(s) for s in rollout.segments]
-    return RolloutSummary(r.rollout_id, r.reward, r.score, r.turns, r.truncated, segments, dict(r.info))
+    segments = [_summarize_segment(s) for s in rollout.segments]
+    return RolloutSummary(rollout.rollout_id, rollout.reward, rollout.score, rollout.turns, rollout.truncated, segments,
+                          dict(rollout.info))  # fmt: skip
 
 
 def _summarize_segment(segment: Segment) -> SegmentSummary:

@@ -41,9 +41,7 @@ $(STAMP): $(LOCKS) requirements/setup.sh pyproject.toml
 	touch $(STAMP)
 
 light:
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -q --no-deps -r requirements/base.lock
-	$(VENV)/bin/pip install -q --no-deps --no-build-isolation -e . || $(VENV)/bin/pip install -q --no-deps -e .
+	VENV=$(VENV) PYTHON=$(PYTHON) bash requirements/setup.sh light
 
 # The training side on NeMo AutoModel's classes, on CPU; `make test` skips these where AutoModel is not installed.
 automodel: setup

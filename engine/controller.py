@@ -50,6 +50,7 @@ class Controller:
     timer: StepTimer = field(default_factory=StepTimer)
     alerted: set[str] = field(default_factory=set)  # rules that the last batch broke: one that lasts is told once
     evaluation: asyncio.Task[str] | None = None  # the one that runs beside training
+    scored_step: int | None = None  # of the last finished evaluation
 
     async def run(self) -> None:
         """Train until the steps or the prompts are used up. Raises Stopped after a stop command."""
@@ -68,7 +69,7 @@ class Controller:
             while not self._finished() and await self._step():
                 await self._after_step()
             await self._evaluated()
-            if self.config.eval.eval_at_end:
+            if self.config.eval.eval_at_end and self.scored_step != self.position.step:
                 await self._evaluate()
             if not self.config.ckpt.disable_final_save:
                 await self._checkpoint("end")
@@ -210,6 +211,7 @@ class Controller:
     async def _evaluate_version(self, step: int, version: int) -> str:
         metrics = await self.evaluator.run(self.pool, version)
         self.events.emit(MetricsEvent, step=step, version=version, metrics=metrics)
+        self.scored_step = step
         best = self.config.ckpt.best_metric_key
         if best in metrics:
             await self._keep_best(metrics[best])

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
-STATE_WORDS = {"cancelled": "stopped"}  # how a state is called on screen, where that differs
 FIELD = re.compile(r"([A-Za-z_]+):")
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -159,7 +158,7 @@ def _word(word: str) -> Test:
     """A free word is part of what a row shows of the run."""
 
     def test(subject: Any, now: float) -> bool:
-        parts = (subject.id, subject.name, subject.state, STATE_WORDS.get(subject.state, ""), subject.group or "",
+        parts = (subject.id, subject.name, subject.state, subject.group or "",
                  subject.recipe, subject.job_id or "", subject.host, subject.alert, *subject.tags)  # fmt: skip
         return any(word in part.lower() for part in parts)
 
@@ -182,13 +181,13 @@ def _text_test(values: Callable[[Any], Sequence[str]], whole: bool) -> Callable[
 
 def _state(name: str, value: str, at: int) -> Test:
     wanted = _unquote(value).lower()
-    known = {*STATES, *STATE_WORDS.values(), "active", "ended"}
+    known = {*STATES, "active", "ended"}
     if wanted not in known:
         close = sorted(word for word in known if word.startswith(wanted[:3]))
         raise FilterError(f"no state {wanted!r}: {', '.join(close or sorted(known))}", at)
     if wanted in ("active", "ended"):
         return lambda subject, now: (subject.state in ACTIVE) == (wanted == "active")
-    return lambda subject, now: wanted in (subject.state, STATE_WORDS.get(subject.state))
+    return lambda subject, now: subject.state == wanted
 
 
 def _number_test(value_of: Callable[[Any, float], float | None], read: Callable[[str, int], float]) -> Callable:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fill $VENV from the lock files: the light side, the CPU engine and the test tools.
+# Fill $VENV from the lock files: the light side and, unless the argument is `light`, the CPU engine and the test tools.
 set -euo pipefail
 VENV=${VENV:-.venv} PYTHON=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,11 +13,16 @@ PY
     { echo "could not make $VENV: install your system's python3-venv package" >&2; exit 1; }
 
 pip() { "$VENV/bin/python" -m pip --disable-pip-version-check -q "$@"; }
-echo "installing the locked packages into $VENV (about 3 GB, a few minutes the first time)" >&2
-torch=$(grep '^torch==' "$here/engine-cpu.lock")
-"$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch') != '${torch#torch==}')" 2>/dev/null ||
-    pip install --no-deps "$torch" 2>/dev/null ||
-    pip install --no-deps "$torch" --index-url https://download.pytorch.org/whl/cpu
-pip install --no-deps -r "$here/base.lock" -r "$here/dev.lock" -r <(grep -v '^torch==' "$here/engine-cpu.lock")
-pip install setuptools wheel
+engine() {
+    echo "installing the locked packages into $VENV (about 3 GB, a few minutes the first time)" >&2
+    torch=$(grep '^torch==' "$here/engine-cpu.lock")
+    "$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch') != '${torch#torch==}')" 2>/dev/null ||
+        pip install --no-deps "$torch" 2>/dev/null ||
+        pip install --no-deps "$torch" --index-url https://download.pytorch.org/whl/cpu
+    pip install --no-deps -r "$here/dev.lock" -r <(grep -v '^torch==' "$here/engine-cpu.lock")
+}
+
+[ "${1:-}" = light ] || engine
+pip install --no-deps -r "$here/base.lock"
+pip install "$(grep -o 'setuptools>=[0-9]*' "$here/../pyproject.toml")" wheel
 pip install --no-deps --no-build-isolation -e "$here/.."

@@ -52,7 +52,7 @@ def _rules() -> Iterator[str]:
 
 
 def _action(rule: Rule) -> str:
-    return rule.action if isinstance(rule.action, str) else rule.action(Facts("failed", step=60, last_checkpoint=50))
+    return rule.action if isinstance(rule.action, str) else rule.action(Facts("running", step=60, last_checkpoint=50))
 
 
 def _keys() -> Iterator[str]:

@@ -58,7 +58,10 @@ def _print_tables(found, *, with_curve: bool) -> None:
     from molt_tui.comparison import short
 
     names = [output.cell(s.label + (f" (n={len(s.run_ids)})" if s.is_group else "")) for s in found.subjects]
-    output.table(("SETTING", *names), [(key, *map(short, values)) for key, values in found.settings.items()])
+    if found.settings:
+        output.table(("SETTING", *names), [(key, *map(short, values)) for key, values in found.settings.items()])
+    else:
+        print("no setting differs")
     print()
     output.table(("METRIC", *names), [(key, *map(short, values)) for key, values in found.final.items()])
     if with_curve:

@@ -136,7 +136,7 @@ def logs(
     from molt_tui.errors import Refused
     from molt_tui.services import control
     from molt_tui.services import logs as service
-    from molt_tui.text import clean
+    from molt_tui.text import log_line
 
     if follow and as_json:
         raise Refused("--follow prints lines as they come; leave --json out")
@@ -155,7 +155,7 @@ def logs(
         output.emit_json({"attempt": file.attempt, "name": file.name, "lines": tail})
         return
     for line in tail:
-        print(clean(line))
+        print(log_line(line))
     if follow:
         for line in service.follow(file.path, offset, done=lambda: control.ended(found)):
-            print(clean(line), flush=True)
+            print(log_line(line), flush=True)

@@ -63,7 +63,8 @@ def send(run: Run, name: str, args: dict[str, Any] | None = None) -> Pending:
     """Put a command into the run's inbox. Raises Refused for a run that cannot answer, MoltError when the inbox cannot be
     written."""
     if run.final:
-        more = "" if run.state == "completed" else f"; `molt-tui resume {run.id}` continues it"
+        goes_on = run.state != "completed" and run.last_checkpoint is not None
+        more = f"; `molt-tui resume {run.id}` continues it" if goes_on else ""
         raise Refused(f"{name.replace('_', ' ')} needs a live run: {run.id} is {run.state}{more}")
     if run.state == "draft":
         raise Refused(f"{run.id} has not been started; `molt-tui resume {run.id}` starts it")

@@ -44,6 +44,7 @@ class Examined:
 
 def examine(home: Home, draft: Draft, parent: Run | None = None) -> Examined:
     """Resolve and validate everything that the draft would start. Nothing is made."""
+    from engine.flags import Problem
     from engine.recipes import find_recipe
 
     base, problems = _site(home, draft)
@@ -62,6 +63,8 @@ def examine(home: Home, draft: Draft, parent: Run | None = None) -> Examined:
     if plan is not None and draft.on == "local":
         misfits = [problem for run in plan.runs if (problem := misfit(run.config)) is not None]
         problems += dict.fromkeys(misfits)
+        if (missing := launch.lacks_engine()) is not None:
+            problems.append(Problem("", missing))
     return Examined(tuple(fields), tuple(problems), None if problems else plan, folder)
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from engine.wire import RunDir
 
 ENGINE_MODULES = ("ray", "vllm", "torch")
+NO_ENGINE = (
+    "this environment has no engine (ray, vllm, torch): run `make demo` in a checkout, which installs it, or set"
+    " MOLT_TUI_ENGINE_PYTHON to the python of an environment that has it"
+)
 START_S = 20.0
 
 
@@ -70,16 +74,23 @@ class Plan:
         return spawn.supervisor_command(python, self.runs_root / "RUN")
 
 
+def has_engine() -> bool:
+    """Whether this interpreter has the engine's packages, found without importing them."""
+    return all(importlib.util.find_spec(name) for name in ENGINE_MODULES)
+
+
+def lacks_engine() -> str | None:
+    """Why no run can start on this machine, as far as it can be known without starting another interpreter."""
+    return None if has_engine() or os.environ.get("MOLT_TUI_ENGINE_PYTHON") else NO_ENGINE
+
+
 def engine_python() -> str:
     """The interpreter for local runs: this one if it has the engine, else MOLT_TUI_ENGINE_PYTHON. Raises Refused."""
-    if all(importlib.util.find_spec(name) for name in ENGINE_MODULES):
+    if has_engine():
         return sys.executable
     chosen = os.environ.get("MOLT_TUI_ENGINE_PYTHON")
     if not chosen:
-        raise Refused(
-            "this environment has no engine (ray, vllm, torch): run `make demo` in a checkout, which installs it, or set"
-            " MOLT_TUI_ENGINE_PYTHON to the python of an environment that has it"
-        )
+        raise Refused(NO_ENGINE)
     missing = spawn.missing_modules(chosen, ENGINE_MODULES)
     if missing:
         raise Refused(f"MOLT_TUI_ENGINE_PYTHON={chosen} has no {', '.join(missing)}; install the engine there")

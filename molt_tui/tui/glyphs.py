@@ -32,7 +32,7 @@ _LOOKS = {
     "stopping": StateLook("▽", "stopping", "$text-warning"),
     "completed": StateLook("✔", "completed", "$text-success"),
     "failed": StateLook("✖", "failed", "$text-error"),
-    "cancelled": StateLook("■", "stopped", "$quiet"),
+    "cancelled": StateLook("■", "cancelled", "$quiet"),
     "preempted": StateLook("↯", "preempted", "$text-warning"),
     "timeout": StateLook("◷", "timeout", "$text-warning"),
     "lost": StateLook("?", "lost", "$text-error"),

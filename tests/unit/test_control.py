@@ -3,6 +3,7 @@
 import ast
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_commands_are_answered(store, home, recipe, fake_engine):
         control.send(after, "pause")
     answers = [e for e in metrics.events(store, after, kinds=("control",))]
     assert [e["data"]["name"] for e in answers] == ["pause", "evaluate", "stop"] and "@" in answers[0]["data"]["who"]
+
+
+def test_going_on_is_offered_only_where_there_is_something_to_go_on_from(store, home, recipe, fake_engine):
+    run = started(store, home, recipe, "talks")
+    assert control.stop(run)
+    after = look(store)
+    with pytest.raises(Refused, match="molt-tui resume"):
+        control.send(after, "pause")
+    with pytest.raises(Refused) as refused:
+        control.send(replace(after, last_checkpoint=None), "pause")
+    assert "resume" not in str(refused.value)
 
 
 def test_a_run_that_does_not_answer(store, home, recipe, fake_engine):

@@ -146,6 +146,16 @@ async def test_an_evaluation_holds_up_the_next_publication_and_not_the_training(
 
 
 @pytest.mark.timeout(20)
+@pytest.mark.parametrize(("every", "versions"), [(1, ["evaluated 1", "evaluated 2"]), (-1, ["evaluated 2"])])
+async def test_the_last_step_is_evaluated_once(every, versions):
+    notes = Notes()
+    loop = controller(notes, waits=False)
+    loop.config = Config.model_validate({**loop.config.model_dump(), "eval": {"steps": every, "eval_at_end": True}})
+    await loop.run()
+    assert [line for line in notes.log if line.startswith("evaluated")] == versions
+
+
+@pytest.mark.timeout(20)
 async def test_the_best_weights_are_saved_before_they_change():
     notes = Notes()
     await controller(notes, waits=False, best_metric_key="eval/x/score_mean").run()

@@ -43,6 +43,15 @@ def test_every_field_knows_whose_value_it_has(home):
     assert examined.problems == () and len(examined.plan.runs) == 1
 
 
+def test_a_local_launch_without_an_engine_is_refused_while_it_is_filled_in(home, monkeypatch):
+    monkeypatch.setattr(launch, "ENGINE_MODULES", ("no_such_module",))
+    monkeypatch.delenv("MOLT_TUI_ENGINE_PYTHON", raising=False)
+    assert "no engine" in problems(home, Draft("demo"))[-1] and drafts.examine(home, Draft("demo")).plan is None
+    assert not any("no engine" in line for line in problems(home, Draft("demo", "slurm")))
+    monkeypatch.setenv("MOLT_TUI_ENGINE_PYTHON", "/usr/bin/python3")
+    assert problems(home, Draft("demo")) == []
+
+
 def test_the_sites_defaults_count_on_slurm_only(home, monkeypatch):
     (home.path / "site.toml").write_text('runs_root = "/scratch/r"\n[slurm]\npartition = "gpu"\n')
     monkeypatch.setattr(drafts, "has_slurm", lambda: True)

@@ -66,7 +66,7 @@ def test_what_is_not_reported_is_in_no_range_and_nan_equals_only_nan():
     assert holds("reward:nan", reward=math.nan) and not holds("reward:<1", reward=math.nan)
     assert holds("reward:inf", reward=math.inf) and holds("age:none", since=None)
     assert holds("tag:none group:none job:none", tags=(), group=None, job_id=None)
-    assert holds("stopped state:stopped state:cancelled", state="cancelled")
+    assert holds("cancelled state:cancelled", state="cancelled")
 
 
 @pytest.mark.parametrize(

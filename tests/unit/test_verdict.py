@@ -1,5 +1,7 @@
 """The one-line verdict: each rule against a hand-made situation."""
 
+import re
+
 import pytest
 
 from molt_tui.facts import Facts, Fault
@@ -49,6 +51,12 @@ def test_headline_names_the_situation(given, rule, words):
 def test_how_a_run_ended_comes_first_then_what_its_last_steps_still_say():
     metrics = {"loss/policy": float("nan"), "time/trainer_idle_frac": 0.9}
     assert [v.rule for v in judge(Facts("failed", metrics=metrics))] == ["failed", "not-finite"]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.lasts], ids=lambda rule: rule.name)
+def test_nobody_is_told_to_stop_or_pause_a_run_that_has_ended(rule):
+    action = rule.action if isinstance(rule.action, str) else rule.action(Facts("failed", step=40))
+    assert not re.search(r"\b[xpc]\b", action)
 
 
 def test_absent_metrics_never_read_as_zero():

@@ -23,7 +23,8 @@ HEAD = """\
 
 The first line of a run's dashboard says what the run is doing; the second says what to press or change. The same words are in
 `molt-tui show RUN`, and what needs a person is in `alerts` of `molt-tui runs --json`. This page lists all of them, most urgent
-first. It is made from `molt_tui/verdict.py` and the key bindings; `molt-tui demo --scenario NAME` plays those that name a scenario.
+first. It is made from `molt_tui/verdict.py` and the key bindings; `molt-tui demo --scenario NAME` plays those that name
+a scenario.
 
 """
 

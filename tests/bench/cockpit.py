@@ -127,7 +127,7 @@ def main() -> None:
         small = os.path.join(folder, "small")
         first_paint(small)
         watched("idle", MOLT, {"MOLT_TUI_HOME": small, **SSH}, "no run yet")
-        watched("live", [*MOLT, "demo", "--scenario", "healthy"], {"MOLT_TUI_HOME": small, **SSH}, "trainer idle")
+        watched("live", [*MOLT, "demo", "--scenario", "healthy"], {"MOLT_TUI_HOME": small, **SSH}, "▶ running")
         big = Path(folder, "big")
         home = Home(big, big / "runs")
         with fill(home) as store:

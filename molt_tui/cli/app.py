@@ -38,15 +38,6 @@ def screen(
         raise typer.Exit(open_screen(theme=theme, ascii=ascii, read_only=read_only))
 
 
-from molt_tui.cli import (  # noqa: E402  (they register their commands on `app`)
-    change,
-    cluster,
-    compare,
-    data,
-    delete,
-    look,
-    manage,
-    start,
-)
+from molt_tui.cli import change, cluster, compare, data, delete, look, manage, start  # noqa: E402  (they register their commands on `app`)
 
 __all__ = ["app", "change", "cluster", "compare", "data", "delete", "look", "manage", "start"]

@@ -9,28 +9,35 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.css.query import NoMatches
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widget import AwaitMount
 
+from molt_tui.lines import RunLine
 from molt_tui.store.home import Home, find_home
 from molt_tui.text import clean
 from molt_tui.tui import preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
 from molt_tui.tui.cost import CountingDriver, Reading, in_words
+from molt_tui.tui.opened_later import OpenedLater
 from molt_tui.tui.plain import AsciiOnly, wants_ascii
 from molt_tui.tui.preferences import Preferences
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import MIN_HEIGHT, MIN_WIDTH, TooSmall
 from molt_tui.tui.screens.runs import RunsScreen
-from molt_tui.tui.source import OpenedLater, RunLine, Source
 from molt_tui.tui.themes import THEMES, full_name
+
+if TYPE_CHECKING:
+    from molt_tui.tui.source import Source
+
+log = logging.getLogger(__name__)
 
 
 def run_app(run_id: str | None = None, *, theme: str | None = None, ascii: bool | None = None,
@@ -92,7 +99,12 @@ class RunCommands(Provider):
 
 
 class Palette(CommandPalette):
-    """Textual's palette raises KeyError when a page key comes before its list is laid out."""
+    """Textual's palette raises KeyError when a page key comes before its list is laid out, NoMatches when it was closed
+    while a search was under way."""
+
+    def _refresh_command_list(self, *arguments: Any, **keywords: Any) -> None:
+        with contextlib.suppress(NoMatches):
+            super()._refresh_command_list(*arguments, **keywords)
 
     def _action_command_list(self, action: str) -> None:
         with contextlib.suppress(KeyError):
@@ -152,6 +164,15 @@ class MoltApp(App[str]):
         gc.freeze()
         gc.enable()
         self.background.start()
+
+    def _fatal_error(self) -> None:
+        """An error of ours: its traceback belongs in the log, one line on the terminal; the runs do not notice."""
+        error = self._exception
+        log.critical("the app ended", exc_info=error)
+        self._exit_renderables.append(
+            f"molt-tui: unexpected {type(error).__name__}; its traceback is in {find_home().logs / 'tui.log'}"
+        )
+        self._close_messages_no_wait()
 
     def on_unmount(self) -> None:
         self.background.stop()

@@ -8,9 +8,9 @@ from textual.content import Content
 
 from molt_tui.facts import Facts
 from molt_tui.grouping import Entry, GroupLine
+from molt_tui.lines import RunLine
 from molt_tui.tui import format, glyphs
 from molt_tui.tui.run_table import mean_and_sd
-from molt_tui.tui.source import RunLine
 from molt_tui.verdict import Verdict, headline
 
 COUNTED = ("running", "starting", "queued", "paused", "failed", "lost")

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from molt_tui.bands import Spread, band_by_step
 from molt_tui.grouping import Entry, GroupLine
+from molt_tui.lines import RunLine
 from molt_tui.tui import format, glyphs
-from molt_tui.tui.source import RunLine, Trend
 from molt_tui.tui.widgets.key_table import Cell, Column
+
+if TYPE_CHECKING:
+    from molt_tui.tui.source import Trend
 
 NARROW = (Column("", 1), Column("State", 13), Column("Name"), Column("Step", 9, True), Column("Reward", 11, True),
           Column("Trend", 8), Column("Age", 5, True), Column("Alert/tag", 9))  # fmt: skip

@@ -3,9 +3,8 @@ a scripted one in the tests. Every method may block and is called off the UI thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molt_tui.lines import RunLine
@@ -78,17 +77,3 @@ class Source(LaunchSource, ClusterSource, DataSource, Protocol):
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
         """Send a command; returns what was done in words."""
         ...
-
-
-class OpenedLater:
-    """A source that is opened by the first question, which is asked off the UI thread: the first paint does not wait for it."""
-
-    def __init__(self, open_it: Callable[[], Source]) -> None:
-        self._open, self._lock = open_it, Lock()
-        self._source: Source | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        with self._lock:
-            if self._source is None:
-                self._source = self._open()
-        return getattr(self._source, name)

@@ -161,3 +161,16 @@ def test_a_terminal_that_is_too_small_says_so_and_can_be_left(home):
     with PtyProgram(MOLT, home, size=(40, 10)) as program:
         program.wait_for("have 40x10")
         leaves(program)
+
+
+def test_an_error_of_ours_is_one_line_and_its_traceback_goes_to_the_log(home):
+    broken = "import molt_tui.tui.screens.runs as r\nr.RunsScreen.action_sort = lambda self: 1 / 0\n"
+    code = broken + "from molt_tui.tui.app import run_app\nraise SystemExit(run_app())"
+    with PtyProgram([sys.executable, "-c", code], home) as program:
+        program.wait_for("no run yet", 20)
+        program.send("s")
+        program.pump(2.0)
+        assert program.process.wait(10) == 1
+        said = program.plain().rsplit("molt-tui: unexpected", 1)[1]
+        assert "ZeroDivisionError; its traceback is in" in said and "Traceback" not in program.plain()
+    assert "ZeroDivisionError" in (Path(home["MOLT_TUI_HOME"]) / "logs" / "tui.log").read_text()

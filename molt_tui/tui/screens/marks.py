@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
+from molt_tui.lines import RunLine
 from molt_tui.tui import format
 from molt_tui.tui.screens.controls import RunControls
 from molt_tui.tui.screens.dialogs import Confirm
-from molt_tui.tui.source import RunLine
 
 if TYPE_CHECKING:
     from molt_tui.tui.source import NoteLine

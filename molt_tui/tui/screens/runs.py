@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -16,16 +16,18 @@ from textual.content import Content
 from textual.widgets import Footer, Input, Static
 
 from molt_tui import filters
-from molt_tui.comparison import MAX_SUBJECTS
 from molt_tui.filters import Filter, FilterError
 from molt_tui.grouping import GROUP_KEY, ORDERS, Entry, GroupLine, arrange, fold, unfolded
+from molt_tui.lines import RunLine
 from molt_tui.text import clean
 from molt_tui.tui import glyphs, run_about, run_table
 from molt_tui.tui.run_table import Look
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.marks import MarkControls
-from molt_tui.tui.source import RunLine, Trend
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable
+
+if TYPE_CHECKING:
+    from molt_tui.tui.source import Trend
 
 WIDE_FROM = 140
 
@@ -347,6 +349,8 @@ class RunsScreen(MarkControls, MoltScreen):
             refs = run_about.compared(self.targets(), self._shown.values())
         else:
             refs = [] if entry is None else [f"group:{entry.name}" if isinstance(entry, GroupLine) else entry.id]
+        from molt_tui.comparison import MAX_SUBJECTS
+
         if len(refs) > MAX_SUBJECTS:
             self.notify(f"at most {MAX_SUBJECTS} runs or groups can be compared; {len(refs)} are marked", severity="warning",
                         markup=False)  # fmt: skip

@@ -4,6 +4,9 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 from sqlite_utils import Database
@@ -11,6 +14,7 @@ from sqlite_utils import Database
 from molt_tui.cli import main
 from molt_tui.errors import StoreError
 from molt_tui.store.database import open_store
+from molt_tui.store.home import Home
 from molt_tui.store.ingest import ingest
 from molt_tui.store.rebuild import rebuild
 from molt_tui.store.schema import migrations
@@ -119,3 +123,46 @@ def test_two_processes_ingest_the_same_runs(home, golden):
     with open_store(home) as store:
         assert content(store) == together
         assert len(together["run_summary"]) == 21
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A real small disk; tests are skipped where nobody may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "molt-test", place], capture_output=True).returncode:
+        pytest.skip("no right to mount a file system here")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def answers(home: Home, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MOLT_TUI_HOME": str(home.path), "MOLT_TUI_RUNS": str(home.runs_root)}
+    return subprocess.run(
+        [sys.executable, "-m", "molt_tui", *arguments], capture_output=True, text=True, env=environment, timeout=60
+    )
+
+
+def test_a_read_only_disk_is_one_line_and_nothing_is_lost(home, golden, disk):
+    there = replace(home, path=disk / "home")
+    assert answers(there, "runs").returncode == 0
+    copies(home, golden, 1)
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    refused = answers(there, "runs")
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert "make the folder writable or set MOLT_TUI_HOME" in refused.stderr and refused.stderr.count("\n") == 1
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+    assert answers(there, "runs").stdout.count("copy-0") == 1
+
+
+def test_a_disk_that_is_really_full_is_one_line_and_heals(home, golden, disk):
+    there = replace(home, path=disk / "home")
+    assert answers(there, "runs").returncode == 0
+    copies(home, golden, 40)
+    (disk / "ballast").write_bytes(bytes(900_000 - sum(p.stat().st_size for p in there.path.rglob("*") if p.is_file())))
+    refused = answers(there, "runs")
+    assert refused.returncode == 1
+    assert "free some space" in refused.stderr and refused.stderr.count("\n") == 1
+    (disk / "ballast").unlink()
+    subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+    assert answers(there, "runs").stdout.count("copy-") == 40

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from engine.config import LIVE_KNOBS, Config
+from engine.wire import read_record
 
 Overrides = dict[str, list[str]]
 Kind = Literal["bool", "int", "float", "str"]
@@ -245,12 +246,12 @@ def read_toml(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text("utf-8")), []
+        return tomllib.loads(read_record(path).decode()), []
     except OSError as error:
         return {}, [Problem("", f"{path}: cannot be read ({error.strerror})")]
     except UnicodeDecodeError:
         return {}, [Problem("", f"{path}: is not UTF-8 text")]
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         return {}, [Problem("", f"{path}: {error}")]
 
 

@@ -6,15 +6,18 @@ import errno
 import json
 import math
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 PROTOCOL = 1
 ROTATE_BYTES = 32 * 1024 * 1024
+LINE_BYTES = 64 * 1024 * 1024  # a longer line is damage: it is skipped, never held
+RECORD_BYTES = 16 * 1024 * 1024
 DIR_MODE, FILE_MODE = 0o700, 0o600
 OWNER_FILE = "supervisor.json"
 CHECKPOINT_MARK = "COMPLETE"
@@ -55,6 +58,24 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open for reading without ever waiting; what is no regular file (a FIFO, a device, a folder) counts as missing."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_record(path: str | Path) -> bytes:
+    """All bytes of a small file. Raises OSError, also for one that is larger than any record."""
+    with open_regular(path) as file:
+        data = file.read(RECORD_BYTES + 1)
+    if len(data) > RECORD_BYTES:
+        raise OSError(errno.EFBIG, "the file is too large", str(path))
+    return data
+
+
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append one line with a single write; safe beside other appenders of the same file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
@@ -91,7 +112,7 @@ class RunDir:
     def attempt_numbers(self) -> list[int]:
         if not self.attempts.is_dir():
             return []
-        return sorted(int(p.name) for p in self.attempts.iterdir() if p.name.isdigit())
+        return sorted(int(p.name) for p in self.attempts.iterdir() if p.name.isascii() and p.name.isdigit())
 
     def claim_attempt(self, owner: dict[str, Any] | None = None) -> int:
         """Claim the next attempt number; `owner` says who supervises it.
@@ -183,7 +204,7 @@ class EventReader:
         while True:
             rotated = (self.folder / f"{self.cursor.index + 1:06d}.jsonl").exists()
             try:
-                with (self.folder / f"{self.cursor.index:06d}.jsonl").open("rb") as file:
+                with open_regular(self.folder / f"{self.cursor.index:06d}.jsonl") as file:
                     file.seek(self.cursor.offset)
                     data = file.read(limit)
             except FileNotFoundError:
@@ -192,7 +213,10 @@ class EventReader:
             self.cursor.offset += end
             if end:
                 yield self._parse(data[:end])
-            if len(data) == limit:
+            if len(data) == limit and not end and limit >= LINE_BYTES:
+                self.cursor.offset += limit
+                yield []
+            elif len(data) == limit:
                 limit = limit_bytes if end else 2 * limit  # a line longer than the read needs a longer read
             elif not rotated:
                 return

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import selectors
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from molt_tui.errors import MoltError
 
 PROBE_TIMEOUT_S = 60.0
+OUTPUT_BYTES = 256 * 1024 * 1024  # of one program; the queue of the largest cluster is a tenth of it
 SUPERVISOR_LOG, PLAYER_LOG = "supervisor.log", "player.log"
 _PROBE = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
 
@@ -75,19 +80,55 @@ class Output:
 
 def run_program(argv: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None,
                 cwd: Path | None = None) -> Output:  # fmt: skip
-    """Run a program to its end, without input; it is killed after `timeout` seconds. Raises MoltError when it is missing."""
+    """Run a program to its end, without input. It and what it started are killed after `timeout` seconds, or when it floods.
+
+    Raises MoltError when it is missing.
+    """
     calls[Path(argv[0]).name] += 1
     try:
-        done = subprocess.run(list(argv), capture_output=True, text=True, errors="replace", timeout=timeout, cwd=cwd,
-                              stdin=subprocess.DEVNULL, env=environment, start_new_session=True)  # fmt: skip
-    except subprocess.TimeoutExpired as late:
-        return Output(None, _decoded(late.stdout), _decoded(late.stderr) + f"{argv[0]}: timed out after {timeout:.0f} s")
+        process = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   bufsize=0, cwd=cwd, env=environment, start_new_session=True)  # fmt: skip
     except FileNotFoundError as error:
         raise MoltError(f"{argv[0]} is not installed here; run this on a login node of the cluster") from error
     except OSError as error:
         raise MoltError(f"{argv[0]} cannot be run: {error.strerror}") from error
-    return Output(done.returncode, done.stdout, done.stderr)
+    with process:
+        try:
+            stdout, stderr, killed = _collect(process, timeout)
+        except BaseException:
+            _kill_session(process)
+            raise
+        if killed:
+            _kill_session(process)
+    if killed:
+        return Output(None, stdout, f"{stderr}{argv[0]}: {killed}")
+    return Output(process.returncode, stdout, stderr)
 
 
-def _decoded(data: bytes | str | None) -> str:
-    return data.decode(errors="replace") if isinstance(data, bytes) else data or ""
+def _collect(process: subprocess.Popen[bytes], timeout: float) -> tuple[str, str, str]:
+    """(standard output, standard error, why it must be killed: empty when it has ended)."""
+    deadline, found, why = time.monotonic() + timeout, {}, ""
+    with selectors.DefaultSelector() as waiting:
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            found[waiting.register(pipe, selectors.EVENT_READ).fd] = bytearray()
+        while waiting.get_map() and not why:
+            for key, _ in waiting.select(max(deadline - time.monotonic(), 0.0)):
+                data = os.read(key.fd, 1 << 16)
+                found[key.fd] += data
+                if not data:
+                    waiting.unregister(key.fileobj)
+            if sum(map(len, found.values())) > OUTPUT_BYTES:
+                why = f"printed more than {OUTPUT_BYTES >> 20} MiB"
+            elif time.monotonic() >= deadline:
+                why = f"timed out after {timeout:.0f} s"
+    try:
+        process.wait(0 if why else max(deadline - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        why = why or f"timed out after {timeout:.0f} s"
+    stdout, stderr = (data.decode(errors="replace") for data in found.values())
+    return stdout, stderr, why
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -16,8 +16,10 @@ MISSING = "-"
 
 
 def emit_json(value: Any) -> None:
-    """One JSON document; nothing in it can act on a terminal."""
-    print(json.dumps(value, ensure_ascii=True, allow_nan=False, indent=2).replace("\x7f", "\\u007f"))
+    """One JSON document; nothing in it can act on a terminal. NaN and infinities travel as strings."""
+    from engine.wire import to_wire
+
+    print(json.dumps(to_wire(value), ensure_ascii=True, allow_nan=False, indent=2).replace("\x7f", "\\u007f"))
 
 
 def say(message: str) -> None:

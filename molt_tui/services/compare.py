@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.metrics import describe
+from engine.wire import read_record
 from molt_tui.bands import BandPoint, band_by_step, band_on_grid, placed, running_total, spread
 from molt_tui.comparison import AXES, DEFAULT_METRIC, MAX_SUBJECTS, Comparison, Several, Subject, ahead
 from molt_tui.errors import NotFound, Refused
@@ -161,8 +162,8 @@ class Comparer:
 def settings_of(run: Run) -> dict[str, Any]:
     """Dotted flag -> value of the run's resolved configuration; empty when run.toml cannot be read."""
     try:
-        table = tomllib.loads(run.directory.run_toml.read_text())
-    except (OSError, ValueError):
+        table = tomllib.loads(read_record(run.directory.run_toml).decode())
+    except (OSError, ValueError, RecursionError):
         return {}
     return dict(_leaves(table, ""))
 

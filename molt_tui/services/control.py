@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.wire import Cursor, EventReader, RunDir
+from engine.wire import Cursor, EventReader, RunDir, open_regular
 from molt_tui.errors import MoltError, Refused
 from molt_tui.services.runs import Run
 from molt_tui.store.liveness import process_alive
@@ -159,7 +159,7 @@ def _end_of(folder: Path) -> Cursor:
     names = sorted(p.name for p in folder.glob("[0-9]*.jsonl"))
     if not names:
         return Cursor()
-    with (folder / names[-1]).open("rb") as file:
+    with open_regular(folder / names[-1]) as file:
         start = max(os.fstat(file.fileno()).st_size - 1_000_000, 0)
         file.seek(start)
         return Cursor(int(names[-1].split(".")[0]), start + file.read().rfind(b"\n") + 1)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.wire import read_record
+
 if TYPE_CHECKING:
     from engine.config import Config
 
@@ -37,19 +39,20 @@ def settings(before: Config, after: Config) -> list[Change]:
 def agent_code(before: Path, after: Path) -> str:
     """How an agent's code differs, as `agent.py: 3 lines added, 1 removed`; empty when it is the same."""
     try:
-        old, new = before.read_text(errors="replace").splitlines(), after.read_text(errors="replace").splitlines()
+        old, new = (read_record(path).decode(errors="replace").splitlines() for path in (before, after))
     except OSError as error:
         return f"{after.name}: cannot be compared ({error.strerror})"
     if old == new:
         return ""
-    marks = [line[:1] for line in difflib.ndiff(old, new)]
-    return f"{after.name}: {marks.count('+')} lines added, {marks.count('-')} removed"
+    changed = [op[1:] for op in difflib.SequenceMatcher(None, old, new).get_opcodes() if op[0] != "equal"]
+    added, removed = sum(d - c for _, _, c, d in changed), sum(b - a for a, b, _, _ in changed)
+    return f"{after.name}: {added} lines added, {removed} removed"
 
 
 def past_script(run: Path, root: Path) -> list[str]:
     """The batch script in a past run's directory as it would read for the next one; empty for a local run."""
     try:
-        text = (run / "slurm" / "batch.sh").read_text(errors="replace")
+        text = read_record(run / "slurm" / "batch.sh").decode(errors="replace")
     except OSError:
         return []
     text = text.replace(str(run), str(root / PLACEHOLDER)).replace(run.name, PLACEHOLDER)

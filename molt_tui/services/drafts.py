@@ -15,6 +15,7 @@ from molt_tui.services.machine import has_slurm, misfit
 from molt_tui.services.runs import Run
 from molt_tui.services.sweep import Axis, parse_axis
 from molt_tui.store.home import Home
+from molt_tui.text import shorten
 
 if TYPE_CHECKING:
     from engine.flags import Problem
@@ -111,9 +112,9 @@ def _numbers(draft: Draft) -> tuple[int, int | None, list[Axis]]:
     wrong: list[str] = []
 
     def number(text: str, what: str, most: int) -> int:
-        if text.isascii() and text.isdigit() and 1 <= int(text) <= most:
+        if len(text) < 10 and text.isascii() and text.isdigit() and 1 <= int(text) <= most:
             return int(text)
-        wrong.append(f"{what} expects a whole number from 1 to {most}, got '{text}'")
+        wrong.append(f"{what} expects a whole number from 1 to {most}, got '{shorten(text, 40)}'")
         return 1
 
     seeds = number(draft.seeds.strip() or "1", "run seeds", MAX_SEEDS)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from engine.wire import read_record
 from molt_tui.facts import EVAL_ENDS, LONG_WINDOW, WINDOWED, Facts, Fault, Sample, finite
 from molt_tui.services import metrics
 from molt_tui.services.growing import Growing
@@ -75,8 +76,8 @@ class HealthReader:
         """The run's resolved configuration, flat; it never changes once written."""
         if run.id not in self._configs:
             try:
-                self._configs[run.id] = dict(_flat(tomllib.loads(run.directory.run_toml.read_text())))
-            except (OSError, ValueError):
+                self._configs[run.id] = dict(_flat(tomllib.loads(read_record(run.directory.run_toml).decode())))
+            except (OSError, ValueError, RecursionError):
                 return {}
         return self._configs[run.id]
 

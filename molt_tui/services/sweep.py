@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from molt_tui.errors import Refused
+from molt_tui.text import shorten
 
 MAX_RUNS = 64
 # The same axes and number give the same draws, so that a preview shows what will be started.
 DRAW_SEED = 0
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(log:)?\s*({_NUMBER})\s*\.\.\s*({_NUMBER})")
 
 
@@ -45,7 +46,7 @@ class Axis:
 
     def draw(self, source: random.Random) -> str:
         if self.size is not None:
-            return source.choice(self.listed())
+            return source.choice(self.values) if self.values else str(source.randint(int(self.low), int(self.high)))
         if self.log:
             value = math.exp(source.uniform(math.log(self.low), math.log(self.high)))
         else:
@@ -62,11 +63,12 @@ def parse_axis(spec: str) -> Axis:
     flag, equals, text = spec.removeprefix("--").partition("=")
     flag, text = flag.strip(), text.strip()
     if not equals or not text:
-        raise Refused(f"--sweep takes FLAG=VALUES, such as actor.adam.lr=1e-6,1e-5; got '{spec}'")
+        raise Refused(f"--sweep takes FLAG=VALUES, such as actor.adam.lr=1e-6,1e-5; got '{shorten(spec, 80)}'")
     known = {info.path: info for info in flag_table()}
     if flag not in known:
         near = suggest(flag, known)
-        raise Refused(f"--sweep {flag}: there is no such flag" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise Refused(f"--sweep {shorten(flag, 80)}: there is no such flag{hint}")
     found = _RANGE.fullmatch(text)
     if found is not None and known[flag].kind in ("int", "float"):
         return _range(flag, found.group(1) is not None, float(found.group(2)), float(found.group(3)), known[flag].kind == "int")
@@ -81,7 +83,7 @@ def parse_axis(spec: str) -> Axis:
 
 
 def _range(flag: str, log: bool, low: float, high: float, whole: bool) -> Axis:
-    if not (math.isfinite(low) and math.isfinite(high)) or low >= high:
+    if not math.isfinite(high - low) or low >= high:
         raise Refused(f"--sweep {flag}: a range goes from a smaller to a larger number, such as 1e-6..1e-4")
     if log and low <= 0:
         raise Refused(f"--sweep {flag}: log: needs a range above 0")
@@ -109,8 +111,9 @@ def expand(axes: Sequence[Axis], samples: int | None = None, *, runs_each: int =
     total = math.prod(size for size in sizes if size is not None)
     wanted = total if samples is None else samples if endless is not None else min(samples, total)
     if wanted * runs_each > MAX_RUNS:
-        raise Refused(f"this sweep is {wanted * runs_each} runs, at most {MAX_RUNS} start at once; list fewer values, or use"
-                      f" --random {max(1, MAX_RUNS // runs_each)}")  # fmt: skip
+        many = wanted * runs_each
+        raise Refused(f"this sweep is {many if many < 10**9 else 'billions of'} runs, at most {MAX_RUNS} start at once; list"
+                      f" fewer values, or use --random {max(1, MAX_RUNS // runs_each)}")  # fmt: skip
     if samples is None:
         return [dict(zip([a.flag for a in axes], values)) for values in itertools.product(*(a.listed() for a in axes))]
     return _drawn(axes, wanted)

@@ -74,7 +74,7 @@ class Slurm:
         return output.code == 0
 
     def version(self) -> str:
-        return self._ask(["sinfo", "--version"]).split()[-1]
+        return (self._ask(["sinfo", "--version"]).split() or [""])[-1]
 
     def config(self) -> dict[str, str]:
         return parse.parse_config(self._ask(["scontrol", "show", "config"]))
@@ -141,8 +141,8 @@ class Slurm:
         argv = ["sbatch", "--parsable", *arguments, str(script)]
         output = run_program(argv, timeout=SUBMIT_SECONDS, environment=clean_environment(), cwd=script.parent)
         if output.code == 0:
-            job_id = output.stdout.strip().split(";")[0].split()[-1] if output.stdout.strip() else ""
-            if job_id.isdigit():
+            job_id = (output.stdout.strip().partition(";")[0].split() or [""])[-1]
+            if job_id.isascii() and job_id.isdigit():
                 return Submitted(job_id, False, said(output) if output.stderr.strip() else "")
             return Submitted(None, False, f"sbatch printed no job id: {said(output)}")
         return Submitted(None, not _unreachable(output), said(output))

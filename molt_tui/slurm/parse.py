@@ -20,6 +20,10 @@ _EMPTY = frozenset({"", "(null)", "N/A", "n/a", "NONE", "None", "Unknown", "NOT_
 _UNLIMITED = frozenset({"UNLIMITED", "INFINITE", "infinite", "Partition_Limit"})
 _FREE_TEXT = frozenset({"Reason", "Comment", "AdminComment", "SystemComment", "Extra", "Command", "WorkDir", "StdErr", "StdIn",
                         "StdOut", "OS"})  # fmt: skip
+MAX_NODES = 100_000  # names in one node list; the largest clusters have a tenth
+MAX_DIGITS = 18  # of a whole number: what the database holds
+_NODE_LIST = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_BRACKETS = re.compile(r"([^\[]*)(\[[^\]]*\]|$)")
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/\[\].-]*)=")
 
 
@@ -119,7 +123,7 @@ def parse_duration(text: str) -> float | None:
     text = text.strip()
     if text in _UNLIMITED or text in _EMPTY:
         return None
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(?:\.\d+)?", text)
+    match = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,12})(?::(\d{1,9}))?(?::(\d{1,9}))?(?:\.\d{1,9})?", text, re.ASCII)
     if match is None:
         return None
     days, *rest = match.groups()
@@ -157,7 +161,7 @@ def parse_squeue(text: str) -> list[Job]:
     for line in text.splitlines():
         # The comment and the name may hold the separator: the ten fields before and the reason after are fixed.
         parts = line.split("|")
-        if len(parts) < 13 or not parts[0].strip().isdigit():
+        if len(parts) < 13 or _integer(parts[0]) is None:
             continue
         head = [part.strip() for part in parts[:10]]
         comment, name, reason = "|".join(parts[10:-2]), parts[-2].strip(), parts[-1].strip()
@@ -228,7 +232,7 @@ def _node(record: dict[str, str]) -> Node:
     # The type is not always told for used GPUs; on a node with one type it can only be that one.
     if len(gpus) == 1 and used:
         used = {next(iter(gpus)): sum(used.values())}
-    state = re.sub(r"[*~#!%$@^+-]+$", "", record.get("State", "UNKNOWN").split()[0])
+    state = (record.get("State") or "UNKNOWN").split()[0].rstrip("*~#!%$@^+-") or "UNKNOWN"
     return Node(
         name=record["NodeName"], states=tuple(state.upper().split("+")), cpus=_integer(record.get("CPUTot", "")) or 0,
         cpus_used=_integer(record.get("CPUAlloc", "")) or 0, memory=_integer(record.get("RealMemory", "")) or 0,
@@ -246,8 +250,9 @@ def gpus_of_gres(text: str) -> dict[str, int]:
         if words[0] != "gpu" or len(words) > 3:
             continue
         count = words[-1] if len(words) > 1 else "1"
-        kind = words[1] if len(words) == 3 or (len(words) == 2 and not count.isdigit()) else "gpu"
-        number = int(count) if count.isdigit() else 1
+        known = _integer(count)
+        kind = words[1] if len(words) == 3 or (len(words) == 2 and known is None) else "gpu"
+        number = 1 if known is None else known
         if number:
             found[kind] = found.get(kind, 0) + number
     return found
@@ -258,13 +263,14 @@ def gpus_of_tres(text: str) -> dict[str, int]:
     typed: dict[str, int] = {}
     total = 0
     for part in text.split(","):
-        name, _, count = part.strip().partition("=")
-        if not count.isdigit():
+        name, _, word = part.strip().partition("=")
+        count = _integer(word)
+        if count is None:
             continue
         if name == "gres/gpu":
-            total = int(count)
+            total = count
         elif name.startswith("gres/gpu:"):
-            typed[name.removeprefix("gres/gpu:")] = int(count)
+            typed[name.removeprefix("gres/gpu:")] = count
     typed = {kind: number for kind, number in typed.items() if number}
     rest = total - sum(typed.values())
     return typed | ({"gpu": rest} if rest > 0 else {})
@@ -275,7 +281,7 @@ def parse_sacct(text: str) -> list[Ended]:
     found = []
     for line in text.splitlines():
         parts = line.split("|")
-        if len(parts) < 8 or not parts[0].strip().isdigit():
+        if len(parts) < 8 or _integer(parts[0]) is None:
             continue
         word, _, by = parts[1].partition(" by ")
         code, _, signal = parts[2].partition(":")
@@ -307,30 +313,33 @@ def parse_test_only(text: str) -> tuple[float | None, str]:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Host names of a node list such as `n[01-03,7],gpu5`; several brackets in one name are expanded as Slurm does."""
-    names: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text.strip()):
-        names += _expand(part.strip())
-    return names
+    """Host names of a node list such as `n[01-03,7],gpu5`; several brackets in one name are expanded as Slurm does.
+
+    A part with more than MAX_NODES names is damage and stays as it is.
+    """
+    return [name for part in _NODE_LIST.findall(text.strip()) for name in _expand(part.strip())]
 
 
 def _expand(pattern: str) -> list[str]:
-    match = re.search(r"\[([^\]]*)\]", pattern)
-    if match is None:
-        return [pattern] if pattern else []
-    names = []
-    for item in match.group(1).split(","):
-        low, _, high = item.partition("-")
-        if not low.isdigit() or (high and not high.isdigit()):
+    names = [""]
+    for text, brackets in _BRACKETS.findall(pattern):
+        middles = _numbers(brackets) if brackets else [""]
+        if not middles or len(names) * len(middles) > MAX_NODES:
             return [pattern]
-        numbers = range(int(low), int(high or low) + 1)
-        middles = [str(number).zfill(len(low)) for number in numbers]
-        names += [pattern[: match.start()] + middle + rest for middle in middles for rest in _expand_rest(pattern[match.end() :])]
-    return names
+        names = [name + text + middle for name in names for middle in middles]
+    return names if names != [""] else []
 
 
-def _expand_rest(rest: str) -> list[str]:
-    return _expand(rest) if rest else [""]
+def _numbers(brackets: str) -> list[str]:
+    """The numbers of `[01-03,7]` as they are written; empty when it is something else, or too many."""
+    found: list[str] = []
+    for item in brackets[1:-1].split(","):
+        low, _, high = item.partition("-")
+        first, last = _integer(low), _integer(high or low)
+        if first is None or last is None or last - first >= MAX_NODES - len(found):
+            return []
+        found += [str(number).zfill(len(low)) for number in range(first, last + 1)]
+    return found
 
 
 def _text(value: str) -> str:
@@ -349,4 +358,4 @@ def _allowed(value: str | None) -> tuple[str, ...] | None:
 
 def _integer(value: str) -> int | None:
     value = value.strip().rstrip("*")
-    return int(value) if value.isascii() and value.isdigit() else None
+    return int(value) if len(value) <= MAX_DIGITS and value.isascii() and value.isdigit() else None

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from engine.wire import RunDir, encode_line, write_atomic
+from engine.wire import RunDir, encode_line, read_record, write_atomic
 from molt_tui.errors import Refused
 from molt_tui.slurm.commands import Slurm
 from molt_tui.slurm.parse import Job
@@ -56,10 +56,10 @@ def receipts(run: RunDir) -> list[Receipt]:
     found = []
     for path in folder(run).glob("*.json"):
         try:
-            record = json.loads(path.read_bytes())
+            record = json.loads(read_record(path))
             known = {k: v for k, v in record.items() if k in Receipt.__dataclass_fields__}
             found.append(Receipt(**known))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             continue
     return sorted(found, key=lambda r: r.number)
 

@@ -42,12 +42,19 @@ def find_runs(root: Path, known: Container[str] = ()) -> list[str]:
     """Paths of the run directories directly below `root`: folders with a meta.json; those known need no look."""
     try:
         with os.scandir(root) as entries:
-            names = sorted(e.path for e in entries if not e.name.startswith(".") and (e.path in known or e.is_dir()))
+            names = sorted(e.path for e in entries if not e.name.startswith(".") and (e.path in known or _is_folder(e)))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StoreError(f"cannot read {root}: {error.strerror}") from error
     return [name for name in names if name in known or os.path.exists(f"{name}/meta.json")]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, say
+        return False
 
 
 def ingest(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from engine.wire import RunDir
+from engine.wire import LINE_BYTES, RunDir, open_regular
 from molt_tui.store import rows
 
 
@@ -16,15 +18,9 @@ def ingest_notes(connection: sqlite3.Connection, run_num: int, run: RunDir) -> N
         "SELECT offset, bad_lines FROM cursors WHERE run_num = ? AND attempt = 0 AND stream = 'notes'", (run_num,)
     ).fetchone()
     offset, bad = (found["offset"], found["bad_lines"]) if found else (0, 0)
-    try:
-        with run.notes.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
-    except FileNotFoundError:
-        data = b""
     position = offset
-    for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-        row = _note_row(run_num, position, line)
+    for line in _lines(run.notes, offset):
+        row = _note_row(run_num, position, line) if line.endswith(b"\n") else None
         position += len(line)
         if row is None:
             bad += 1
@@ -34,6 +30,17 @@ def ingest_notes(connection: sqlite3.Connection, run_num: int, run: RunDir) -> N
         connection.execute("INSERT OR REPLACE INTO cursors VALUES (?, 0, 'notes', 0, ?, ?)", (run_num, position, bad))
     if position != offset or found is None:
         connection.execute("UPDATE runs SET tags = ? WHERE num = ?", (rows.dump(_tags(connection, run_num)), run_num))
+
+
+def _lines(path: Path, offset: int) -> Iterator[bytes]:
+    """Complete lines from an offset on; one without an end comes in pieces, so that it is read once and never held."""
+    try:
+        with open_regular(path) as file:
+            file.seek(offset)
+            while (line := file.readline(LINE_BYTES)).endswith(b"\n") or len(line) == LINE_BYTES:
+                yield line
+    except FileNotFoundError:
+        return
 
 
 def _note_row(run_num: int, position: int, line: bytes) -> tuple[Any, ...] | None:

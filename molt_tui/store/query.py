@@ -20,11 +20,7 @@ MAX_VALUE_BYTES = 8 * 1024 * 1024  # one text or blob; what a single step of SQL
 MAX_PATTERN = 200  # characters of a LIKE or GLOB pattern: its time grows with every wildcard
 _OPS_PER_CHECK = 1_000
 
-_ALLOWED = {
-    sqlite3.SQLITE_SELECT,
-    sqlite3.SQLITE_READ,
-    sqlite3.SQLITE_RECURSIVE,
-}
+_ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _PRAGMAS = {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "data_version"}
 
 

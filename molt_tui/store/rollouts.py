@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.wire import RunDir
+from engine.wire import LINE_BYTES, RunDir, open_regular
 from molt_tui.store import rows
 from molt_tui.store.database import Store
 
@@ -29,10 +29,12 @@ def rollout_files(run: RunDir) -> list[tuple[int, int, Path]]:
 
 
 def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    """Records of one file; ends quietly where the file is torn, skips lines that are not JSON objects."""
+    """Records of one file; ends quietly where it is torn or a line has no end, skips lines that are not JSON objects."""
     try:
-        with gzip.open(path, "rb") as file:
-            for line in file:
+        with open_regular(path) as packed, gzip.open(packed, "rb") as file:
+            while line := file.readline(LINE_BYTES):
+                if len(line) == LINE_BYTES and not line.endswith(b"\n"):
+                    return
                 try:
                     record = json.loads(line)
                 except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.wire import OWNER_FILE, RunDir
+from engine.wire import OWNER_FILE, RunDir, read_record
 from molt_tui.store import rows
 from molt_tui.store.liveness import Beat, JobAnswer, observe, process_alive, state_of, state_on_cluster
 
@@ -53,7 +53,7 @@ class Snapshot:
 def read_json(path: Path) -> dict[str, Any] | None:
     """One JSON object; None when the file is missing, torn or something else."""
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_record(path))
     except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

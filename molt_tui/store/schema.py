@@ -35,8 +35,7 @@ def m001_runs(db: Database) -> None:
         pk=("run_num", "attempt"),
     )  # fmt: skip
     db["notes"].create(
-        {"run_num": int, "position": int, "t": float, "who": str, "action": str, "text": str},
-        pk=("run_num", "position"),
+        {"run_num": int, "position": int, "t": float, "who": str, "action": str, "text": str}, pk=("run_num", "position")
     )
     db["cursors"].create(
         {"run_num": int, "attempt": int, "stream": str, "file": int, "offset": int, "bad_lines": int},

@@ -71,8 +71,7 @@ def test_status_follows_progress_and_beats(run, start):
 
 
 @pytest.mark.parametrize(
-    ("mode", "detail"),
-    [("raises", "RuntimeError: no memory for the model"), ("reports", "RunFailed: too many rollouts failed")],
+    ("mode", "detail"), [("raises", "RuntimeError: no memory for the model"), ("reports", "RunFailed: too many rollouts failed")]
 )
 def test_failure_names_the_error_in_one_line(run, start, mode, detail):
     assert start(mode).wait(15) == 1

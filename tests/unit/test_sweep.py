@@ -134,3 +134,21 @@ def test_a_flag_is_set_or_swept(home):
         launch.make_plan(home, "demo", ["--train.seed", "3"], axes=axes)
     with pytest.raises(Refused, match="--seeds counts it up"):
         launch.make_plan(home, "demo", [], axes=axes, seeds=2)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("values", ["1..1000000000", "1..1e300"])
+def test_a_huge_range_of_whole_numbers_is_drawn_from_and_never_listed(values):
+    drawn = expand([parse_axis(f"train.max_steps={values}")], 4)
+    assert len({row["train.max_steps"] for row in drawn}) == 4
+    with pytest.raises(Refused, match="billions of runs"):
+        expand([parse_axis(f"train.max_steps={values}"), parse_axis("train.seed=0..1000")])
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("spec", ["actor.adam.lr=" + "1" * 200_000, "x" * 200_000 + "=1", "actor.adam.lr=-1e308..1e308"])
+def test_a_pasted_book_is_refused_or_taken_at_once(spec):
+    try:
+        assert parse_axis(spec).size == 1
+    except Refused as error:
+        assert len(str(error)) < 300

@@ -58,6 +58,11 @@ def test_no_text_breaks_a_parser(text):
     parse.gpus_of_tres(text)
     parse.parse_partitions(f"PartitionName=a {text}")
     parse.parse_nodes(f"NodeName=a State=IDLE {text}")
+    parse.parse_nodes(f"NodeName=a State={text}")
+    parse.parse_duration(text)
+    parse.parse_associations(text)
+    parse.parse_squeue("|".join([text] * 13))
+    parse.parse_sacct("|".join([text] * 9))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +147,8 @@ def test_used_gpus_take_the_type_of_the_node():
 @pytest.mark.parametrize(
     ("text", "names"),
     [("n1", ["n1"]), ("n[1-3]", ["n1", "n2", "n3"]), ("n[08-10],gpu7", ["n08", "n09", "n10", "gpu7"]),
-     ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]), ("", [])],
+     ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]), ("", []), ("r[1]-x,n", ["r1-x", "n"]), ("a[x]", ["a[x]"]),
+     ("n[1-999999999]", ["n[1-999999999]"]), ("n" + "[0-99]" * 40, ["n" + "[0-99]" * 40]), ("n[²-3]", ["n[²-3]"])],
 )  # fmt: skip
 def test_node_lists(text, names):
     assert parse.expand_nodes(text) == names
@@ -174,3 +180,12 @@ def test_a_job_that_can_never_start_is_named():
 def test_test_only_estimate():
     text = "sbatch: Job 12 to start at 2026-11-30T11:00:00 using 2 processors on nodes node[1-2] in partition debug\n"
     assert parse.parse_test_only(text) == (datetime(2026, 11, 30, 11).timestamp(), "node[1-2]")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²", "٣", "-1", "1e9", ""])
+def test_numbers_that_are_none_are_left_out(number):
+    assert parse.gpus_of_tres(f"gres/gpu={number}") == {}
+    assert parse.gpus_of_gres(f"gpu:a100:{number}") == {"a100": 1}
+    assert parse.parse_duration(f"{number}-1") is None and parse.parse_sacct("|".join([number] * 9)) == []
+    (node,) = parse.parse_nodes(f"NodeName=a State= CPUTot={number}")
+    assert node.cpus == 0 and node.states == ("UNKNOWN",) and not node.usable

@@ -86,7 +86,8 @@ def _write_log() -> str:
     path = find_home().logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(f"{sys.argv}\n{traceback.format_exc()}")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
+            file.write(f"{sys.argv}\n{traceback.format_exc()}")
     except OSError as error:
         return f"the traceback could not be saved: {error.strerror}; set MOLT_TUI_DEBUG=1 to see it"
     return f"traceback in {path}"

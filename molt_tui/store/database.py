@@ -55,6 +55,8 @@ def store_errors(path: Path) -> Iterator[None]:
     """Turn sqlite3's errors into one line that says what to do."""
     try:
         yield
+    except MemoryError as error:  # a query at its limit shares SQLite's memory with everybody else
+        raise StoreError(f"{path}: out of memory; try again") from error
     except sqlite3.OperationalError as error:
         text = str(error)
         if "locked" in text or "busy" in text:

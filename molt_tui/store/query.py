@@ -17,6 +17,7 @@ TIME_LIMIT_S = 30.0
 ROW_LIMIT = 10_000
 BYTE_LIMIT = 64 * 1024 * 1024
 MAX_VALUE_BYTES = 8 * 1024 * 1024  # one text or blob; what a single step of SQLite works on, between two looks at the clock
+MEMORY_LIMIT = 512 * 1024 * 1024  # of SQLite in this process: a row may hold many such values, and an expression more
 MAX_PATTERN = 200  # characters of a LIKE or GLOB pattern: its time grows with every wildcard
 _OPS_PER_CHECK = 1_000
 
@@ -71,6 +72,8 @@ def run_query(home: Home, sql: str, limits: Limits | None = None, cancelled: Cal
         if cursor.description is None:
             raise Refused("this statement returns nothing; give a SELECT")
         return QueryResult(_unique([d[0] for d in cursor.description]), rows, cut, time.monotonic() - started)
+    except MemoryError as error:
+        raise Refused(f"the query needs more than {MEMORY_LIMIT >> 20} MiB; take a part of large values with substr()") from error
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
         if "interrupted" in str(error) and cancelled():
             raise Refused("the query was cancelled") from error
@@ -83,6 +86,7 @@ def _guard(connection: sqlite3.Connection, over: Callable[[], bool]) -> None:
     """Let the connection only read, and stop it when `over` says so."""
     connection.row_factory = None
     connection.execute("PRAGMA query_only = on")
+    connection.execute(f"PRAGMA hard_heap_limit = {MEMORY_LIMIT}")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)
     connection.execute("SELECT 1 FROM rollout_rows_fts LIMIT 0")  # the search table sets itself up before the guard

@@ -1,3 +1,4 @@
+import gzip
 import json
 import shutil
 import subprocess
@@ -360,3 +361,11 @@ def test_a_sweep_and_a_relaunch_without_starting(molt, recipe, golden):
     (golden / "prompts.jsonl").write_text("{}\n")
     code, out, _ = molt("relaunch", "golden", "--dry-run", "--train.max_steps", "3", "--json")
     assert code == 0 and json.loads(out)["runs"][0]["settings"]["train.max_steps"] == 3
+
+
+def test_numbers_that_json_has_not_travel_as_words(molt, golden):
+    record = {"attempt": 1, "step": 99, "rollout_id": "r", "segments": [{"logprobs": [float("inf")]}], "reward": float("nan")}
+    with gzip.open(golden / "rollouts" / "1-99.jsonl.gz", "wt") as file:
+        file.write(json.dumps(record) + "\n")  # Infinity and NaN, which Python also reads
+    code, out, err = molt("trace", RUN_ID, "--step", "99", "--json")
+    assert (code, err) == (0, "") and json.loads(out)[0]["reward"] == "nan"

@@ -96,6 +96,53 @@ def test_a_link_is_left_alone(store, tmp_path):
         delete.delete(store, RUN_ID)
 
 
+def test_links_inside_a_run_are_removed_and_not_followed(store, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "keep").write_text("x")
+    run = runs.get_run(store, RUN_ID)
+    (run.path / "checkpoints").mkdir(exist_ok=True)
+    (run.path / "checkpoints" / "latest").symlink_to(outside)
+    delete.delete(store, RUN_ID)
+    assert (outside / "keep").read_text() == "x" and not run.path.exists()
+
+
+def test_a_deletion_that_was_cut_off_is_finished_by_the_next(store, monkeypatch):
+    root = runs.get_run(store, RUN_ID).path.parent
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        delete.delete(store, RUN_ID)
+    monkeypatch.undo()
+    (left,) = root.glob(".deleted-*")
+    left.rename(left.with_name(left.name.rpartition("-")[0] + "-999999999"))  # a process that is gone
+    runs.refresh(store)
+    delete.delete(store, RUN_ID)
+    assert [p.name for p in root.iterdir()] == ["other"] and len(runs.list_runs(store)) == 1
+
+
+def test_a_run_that_starts_while_it_is_deleted_stays(store, monkeypatch):
+    run = runs.get_run(store, RUN_ID)
+    before = delete.why_not
+
+    def late(opened, found):
+        answer = before(opened, found)
+        found.directory.claim_attempt(identity())
+        return answer
+
+    monkeypatch.setattr(delete, "why_not", late)
+    with pytest.raises(Refused, match="started just now"):
+        delete.delete(store, RUN_ID)
+    assert run.path.is_dir() and runs.get_run(store, RUN_ID).id == RUN_ID
+
+
+def test_a_name_as_long_as_a_file_system_takes(store):
+    long = runs.get_run(store, "other").path.with_name("n" * 255)
+    shutil.copytree(GOLDEN, long)
+    runs.refresh(store)
+    delete.delete(store, long.name)
+    assert not long.exists()
+
+
 def test_tags_are_written_once_with_who_and_when(store):
     found = [runs.get_run(store, name) for name in (RUN_ID, "other")]
     assert found[0].tags == ("demo", "keep")

@@ -39,6 +39,8 @@ def test_json_objects(filled):
         ("SELECT '\x00'", "SQL error"), ("SELECT '\ud800'", "SQL error"), ("SELECT ?", "SQL error"),
         ("SELECT length(zeroblob(1000000000))", "larger than 8 MiB"),
         (f"SELECT 'a' LIKE '{'%a' * 200}'", "may have 200 characters"),
+        (f"SELECT zeroblob(8000000){', zeroblob(8000000)' * 300}", "more than 512 MiB"),
+        (f"SELECT max({', '.join(['hex(zeroblob(4000000))'] * 100)})", "more than 512 MiB"),
     ],
 )  # fmt: skip
 def test_refused_in_one_line(filled, sql, message):

@@ -218,10 +218,7 @@ def _all_masked(facts: Facts) -> str | None:
 
 
 @rule(
-    "stuck",
-    "critical",
-    "press l for the log: who spoke last? x stops it, p then goes on",
-    "a step every few seconds to minutes",
+    "stuck", "critical", "press l for the log: who spoke last? x stops it, p then goes on", "a step every few seconds to minutes"
 )
 def _stuck(facts: Facts) -> str | None:
     """The beat moves, steps do not: an environment, a collective or a scheduler hangs."""
@@ -327,12 +324,7 @@ def _grad_spike(facts: Facts) -> str | None:
     return f"gradient norm {short(found[0])}, usual {short(found[1])}" if found else None
 
 
-@rule(
-    "kl-spike",
-    "warning",
-    "lower actor.adam.lr, or raise algo.kl.init_coef",
-    "within a few times its usual value",
-)
+@rule("kl-spike", "warning", "lower actor.adam.lr, or raise algo.kl.init_coef", "within a few times its usual value")
 def _kl_spike(facts: Facts) -> str | None:
     """The policy leaves its reference, or the sampler's policy, faster than before."""
     for key, words, factor in (("loss/kl", "KL to the reference", 5.0), ("offpolicy/k3_kl", "off-policy k3", 8.0)):
@@ -399,12 +391,7 @@ def _sick_engine(facts: Facts) -> str | None:
     return None
 
 
-@rule(
-    "kv-pressure",
-    "warning",
-    "lower vllm.max_num_seqs or raise vllm.gpu_memory_utilization",
-    "no preemptions",
-)
+@rule("kv-pressure", "warning", "lower vllm.max_num_seqs or raise vllm.gpu_memory_utilization", "no preemptions")
 def _kv_pressure(facts: Facts) -> str | None:
     """Engines preempt requests: the KV cache is too small for what runs."""
     last = facts.last("engine/preemptions/mean", USUAL)
@@ -487,12 +474,7 @@ def _fault(facts: Facts) -> str | None:
     return f"{last.what}{'' if last.step is None else f' at step {last.step}'}" + (f": {last.detail}" if last.detail else "")
 
 
-@rule(
-    "starving",
-    "warning",
-    "look for a sick engine; add some (vllm.num_engines)",
-    "trainer idle under 25 %",
-)
+@rule("starving", "warning", "look for a sick engine; add some (vllm.num_engines)", "trainer idle under 25 %")
 def _starving(facts: Facts) -> str | None:
     """The queue is empty and the trainer waits nearly all the time."""
     trainer, depth = facts.usual("time/trainer_idle_frac"), facts.last("queue/depth", USUAL)

@@ -56,10 +56,7 @@ def test_an_override_beats_the_recipe_and_none_removes_its_value():
         ("--rollout.n_samples 4", "did you mean rollout.n_samples_per_prompt"),
         ("--algo.advantage grpo", "is a section, not a value; its settings are algo.advantage.estimator,"),
         ("--zzz 1", "unknown flag; `flags` lists all"),
-        (
-            "--algo.advantage.estimator gpro",
-            "got 'gpro'; did you mean grpo?",
-        ),
+        ("--algo.advantage.estimator gpro", "got 'gpro'; did you mean grpo?"),
         ("--train.seed", "--train.seed: expects an integer, got nothing"),
         ("--train.seed 1 2", "expects an integer, got '1 2'"),
         ("--rollout.batch_size 0", "expects an integer >= 1, got 0"),

@@ -70,10 +70,7 @@ def test_a_sweep_is_one_group_and_r_begins_from_a_run(source, recipe, fake_engin
     ended(source, *ids)
     found = [runs.get_run(source.store, one) for one in ids]
     assert {run.group for run in found} == {"finishes"}
-    assert [r.name for r in found] == [
-        "finishes-max_steps=3",
-        "finishes-max_steps=4",
-    ]
+    assert [r.name for r in found] == ["finishes-max_steps=3", "finishes-max_steps=4"]
     draft = source.first_draft("", ids[1])
     assert (draft.parent, draft.on) == (ids[1], "local")
     form = source.form(draft)

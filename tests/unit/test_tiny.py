@@ -149,8 +149,7 @@ def test_the_warm_up_shows_the_digits_but_not_their_order(agent):
 
 
 @pytest.mark.parametrize(
-    "answer, score",
-    [("0358", 1.0), ("8530", 0.0), ("0385", 0.25), ("03581", 0.25), ("03", 0.125), ("", 0.0), ("0303", 0.25)],
+    "answer, score", [("0358", 1.0), ("8530", 0.0), ("0385", 0.25), ("03581", 0.25), ("03", 0.125), ("", 0.0), ("0303", 0.25)]
 )
 def test_score_of_an_answer(agent, answer, score):
     assert agent.score_answer(answer, "0358") == score

@@ -18,9 +18,7 @@ class MoltScreen(Screen[None]):
     """Subclasses implement `look` (ask for what is shown) and `answered` (draw it)."""
 
     HELP: ClassVar[str] = ""
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "look", "Refresh", show=False, id="screen.refresh"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "look", "Refresh", show=False, id="screen.refresh")]
 
     @property
     def molt(self) -> MoltApp:

@@ -18,9 +18,7 @@ class Panel(Widget, can_focus=True):
     ALLOW_MAXIMIZE = True
     TITLE: ClassVar[str] = ""
     HELP: ClassVar[str] = ""
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("z,enter", "zoom", "Zoom", id="panel.zoom"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("z,enter", "zoom", "Zoom", id="panel.zoom")]
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)

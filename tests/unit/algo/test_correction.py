@@ -118,10 +118,7 @@ def test_metrics_by_hand():
     [
         (("off", "mask", "ratio", 0.5, 5.0), {"is/ratio_mean": 2.8125}),
         # Weights 2, 1/2, 1, 5: 8.5^2 / (4 * 30.25).
-        (
-            ("token", "clip", "ratio", 0.5, 5.0),
-            {"is/ratio_mean": 2.8125, "is/clipped_frac": 0.5, "is/ess_frac": 72.25 / 121},
-        ),
+        (("token", "clip", "ratio", 0.5, 5.0), {"is/ratio_mean": 2.8125, "is/clipped_frac": 0.5, "is/ess_frac": 72.25 / 121}),
         # Weights 2, 1/4, 1, 5: 8.25^2 / (4 * 30.0625).
         (
             ("token", "trunc", "ratio", 0.5, 5.0),

@@ -158,14 +158,7 @@ def test_loss_and_gradient_equal_a_naive_autograd(batch, settings, has_old):
     logprobs, entropy = double(batch.current).requires_grad_(), double(batch.entropy).requires_grad_()
     old, rule = batch.old if has_old else None, settings.correction
     weight = slow_algo.weights(
-        batch.current if old is None else old,
-        batch.mu,
-        batch.mask,
-        rule.level,
-        rule.mode,
-        rule.gating,
-        rule.low,
-        rule.high,
+        batch.current if old is None else old, batch.mu, batch.mask, rule.level, rule.mode, rule.gating, rule.low, rule.high
     )
     tokens = 7
     expected = slow_algo.objective(logprobs, old, batch.advantages, batch.mask, entropy, weight, settings, tokens, batch.prompts)

@@ -1,6 +1,7 @@
 """Recipes: TOML files, shipped in the `recipes` package or given by path, and what becomes of one with overrides."""
 
 import importlib.util
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +62,8 @@ def find_recipe(name: str) -> tuple[Recipe | None, list[Problem]]:
     """A shipped recipe by name, or a TOML file by path; the problems say why there is none."""
     shipped = shipped_names()
     folder = shipped_folder()
-    for candidate in (shipped.get(name), folder / f"{name}.toml" if folder else None, Path(name).expanduser()):
-        if candidate is not None and candidate.is_file():
+    for candidate in (shipped.get(name), folder / f"{name}.toml" if folder else None, Path(os.path.expanduser(name))):
+        if candidate is not None and os.path.isfile(candidate):
             recipe = _read(name, candidate.resolve())
             return recipe, list(recipe.problems)
     if name.endswith(".toml") or "/" in name:
@@ -129,7 +130,7 @@ def _anchored(value: Any, path: str, folder: Path) -> Any:
     """An absolute file name; names that are no files (generated data, hub and built-in models) stay as they are."""
     if not isinstance(value, str) or not value or value.startswith(GYM_PREFIX):
         return value
-    here = folder / Path(value).expanduser()
+    here = folder / os.path.expanduser(value)
     if path.endswith("model_name_or_path"):
-        return str(here) if here.is_dir() else value
+        return str(here) if os.path.isdir(here) else value
     return value if path == "ckpt.path" and value == "none" else str(here)

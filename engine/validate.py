@@ -7,6 +7,7 @@ directory), nothing is imported or executed.
 import ast
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from engine.algo.names import GROUP_ESTIMATORS, PRESETS, TOKEN_REWARD_ESTIMATORS
 from engine.cluster_rules import CLUSTER_RULES, Rules
 from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
 from engine.flags import Problem, suggest
+from engine.wire import read_record
 
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
 MAX_STALENESS = 64
@@ -45,7 +47,7 @@ def model_rules(c: Config) -> Rules:
 
 
 def _no_model_directory(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) and not (Path(name).expanduser() / "config.json").is_file()
+    return name.startswith(("/", ".", "~")) and not os.path.isfile(f"{os.path.expanduser(name)}/config.json")
 
 
 def _is_dense(model: str) -> bool:
@@ -53,11 +55,11 @@ def _is_dense(model: str) -> bool:
     if model.startswith("tiny:"):
         return model == "tiny:qwen3"
     try:
-        settings = json.loads((Path(model).expanduser() / "config.json").read_bytes())
-    except (OSError, ValueError):
+        settings = json.loads(read_record(f"{os.path.expanduser(model)}/config.json"))
+        settings = settings.get("text_config", settings)
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
-    settings = settings.get("text_config", settings)
-    return not any(settings.get(key) for key in EXPERT_KEYS)
+    return isinstance(settings, dict) and not any(settings.get(key) for key in EXPERT_KEYS)
 
 
 def prompt_rules(c: Config) -> Rules:
@@ -78,8 +80,8 @@ def _dataset_fault(name: str, split: str) -> str | None:
     if name.startswith(GYM_PREFIX):
         named = name.removeprefix(GYM_PREFIX).partition("?")[0]
         return None if named else f"'{name}' names no task; write {GYM_PREFIX}NAME, for example {GYM_PREFIX}chain_sum"
-    path = Path(name).expanduser()
-    if not path.exists():
+    path = Path(os.path.expanduser(name))
+    if not os.path.exists(path):
         return f"{name} does not exist"
     if path.is_file():
         known = path.suffix in DATASET_SUFFIXES
@@ -103,11 +105,11 @@ def python_file_rules(c: Config) -> Rules:
 def _export_fault(file: str, wanted: str, definition: str) -> str | None:
     """What is wrong with a Python file that must bind `wanted` at its top level."""
     try:
-        tree = ast.parse(Path(file).expanduser().read_bytes(), file)
+        tree = ast.parse(read_record(os.path.expanduser(file)), file)
     except OSError as error:
         return f"{file} cannot be read ({error.strerror})"
-    except (SyntaxError, ValueError) as error:
-        return f"{file} is not valid Python ({error})"
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"{file} is not valid Python ({error or 'nested too deep'})"
     if _exported(tree) & {wanted, "*"}:
         return None
     near = suggest(wanted, [n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))])
@@ -249,7 +251,7 @@ def record_rules(c: Config) -> Rules:
         yield wanted and not evaluation.dataset, "eval.dataset", f"eval.{name} is set, but there are no held-out prompts"
     for flag, steps in (("eval.steps", evaluation.steps), ("ckpt.save_steps", c.ckpt.save_steps)):
         yield steps != -1 and steps < 1, flag, f"is a number of steps, or -1 for never, got {steps}"
-    yield path and Path(path).expanduser().is_file(), "ckpt.path", f"{path} is a file; give a directory"
+    yield path and os.path.isfile(os.path.expanduser(path)), "ckpt.path", f"{path} is a file; give a directory"
 
 
 SECTIONS: tuple[Callable[[Config], Rules], ...] = (

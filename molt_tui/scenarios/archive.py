@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 import tomllib
 from dataclasses import dataclass, field
@@ -70,9 +71,9 @@ def names() -> list[str]:
 def load(name: str) -> Scenario:
     """A shipped scenario by name, or a file by path. Raises NotFound, or MoltError when the file is damaged."""
     path = FOLDER / (name + SUFFIX)
-    if not path.is_file():
+    if not os.path.isfile(path):
         path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise NotFound(f"no scenario {name!r}; there are: {', '.join(names()) or 'none'}")
     try:
         return parse(path.name.removesuffix(SUFFIX), path.read_bytes())

@@ -242,11 +242,11 @@ def needed_paths(config: Config, runs_root: Path) -> list[str]:
     from engine.config import GYM_PREFIX
     from molt_tui.slurm.render import library_root
 
-    model = Path(config.actor.model_name_or_path).expanduser()
+    model = os.path.expanduser(config.actor.model_name_or_path)
     named = [*config.data.prompt_dataset, *config.eval.dataset]
-    files = [str(Path(name).expanduser()) for name in named if not name.startswith(GYM_PREFIX)]
+    files = [os.path.expanduser(name) for name in named if not name.startswith(GYM_PREFIX)]
     own = [str(runs_root), str(library_root())] + ([config.slurm.python] if config.slurm.python else [])
-    return list(dict.fromkeys(own + ([str(model)] if model.is_dir() else []) + files))
+    return list(dict.fromkeys(own + ([model] if os.path.isdir(model) else []) + files))
 
 
 def paths_missing_on_node(slurm: Slurm, config: Config, paths: Sequence[str], seconds: float = 180.0) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def as_text(found: Comparison, kind: str) -> str:
 
 def save(found: Comparison, target: str) -> str:
     """Write to a file by its ending; returns its path. Raises Refused for an unknown ending or a file that exists."""
-    path = Path(target).expanduser().absolute()
+    path = Path(os.path.abspath(os.path.expanduser(target)))
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise Refused(f"{clean(target)}: the name must end in {', '.join(FORMATS)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def start(home: Home, scenario: str, speed: float | None = None, *, hold_s: floa
     run_id = new_run_id(f"demo-{found.name}")
     command = ["molt-tui", "demo", "--scenario", found.name]
     run = prepare(found, home.runs_root, run_id, now=time.time(), command=command)
-    source = str(Path(scenario).resolve()) if Path(scenario).is_file() else scenario
+    source = str(Path(scenario).resolve()) if os.path.isfile(scenario) else scenario
     process = spawn.start_player(run.path, source, {"speed": speed, "hold": hold_s})
     deadline = time.monotonic() + START_S
     while not run.attempt_numbers():

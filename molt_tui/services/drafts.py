@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ def _anchored(flag: str, text: str, folder: Path) -> str:
     if flag not in FILE_SETTINGS:
         return text
     names = [name.strip() for name in text.split(",")]
-    return ",".join(str(folder / n) if n and not Path(n).exists() and (folder / n).exists() else n for n in names)
+    return ",".join(str(folder / n) if n and not os.path.exists(n) and os.path.exists(folder / n) else n for n in names)
 
 
 def command(draft: Draft, folder: Path) -> str:

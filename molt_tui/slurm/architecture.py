@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.wire import read_record
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -45,10 +47,9 @@ class UnknownModel(ValueError):
 
 def from_config(settings: Mapping[str, Any], name: str = "") -> Architecture:
     """Sizes from the contents of config.json. Raises UnknownModel when it lacks a size."""
-    settings = settings.get("text_config", settings)
     try:
-        return _measure(settings, name)
-    except (KeyError, TypeError) as error:
+        return _measure(settings.get("text_config", settings), name)
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise UnknownModel(f"{name or 'the model'}: its config.json has no usable {error}") from error
 
 
@@ -155,8 +156,8 @@ def find(model: str) -> Architecture:
     """Sizes of a model directory, of a copy in the Hugging Face cache, or of a known public model. Raises UnknownModel."""
     for path in _config_files(model):
         try:
-            return from_config(json.loads(path.read_bytes()), model)
-        except (OSError, ValueError) as error:
+            return from_config(json.loads(read_record(path)), model)
+        except (OSError, ValueError, RecursionError) as error:
             if isinstance(error, UnknownModel):
                 raise
     for name, settings in PUBLIC.items():
@@ -168,7 +169,7 @@ def find(model: str) -> Architecture:
 def _config_files(model: str) -> list[Path]:
     cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
     snapshots = cache / f"models--{model.replace('/', '--')}" / "snapshots"
-    found = [Path(model).expanduser() / "config.json"]
-    if snapshots.is_dir():
+    found = [Path(os.path.expanduser(model), "config.json")]
+    if os.path.isdir(snapshots):
         found += sorted(snapshots.glob("*/config.json"))
-    return [path for path in found if path.is_file()]
+    return [path for path in found if os.path.isfile(path)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,8 +162,8 @@ def check_disk(config: Config, runs_root: Path, model: Architecture | None) -> l
     """Whether the checkpoints fit where they go; a place that cannot be measured is left out."""
     if model is None:
         return []
-    place = Path(config.ckpt.path).expanduser() if config.ckpt.path else runs_root
-    while not place.exists() and place != place.parent:
+    place = Path(os.path.expanduser(config.ckpt.path)) if config.ckpt.path else runs_root
+    while not os.path.exists(place) and place != place.parent:
         place = place.parent
     try:
         free = shutil.disk_usage(place).free

@@ -57,7 +57,7 @@ def read_site(home: Path) -> Site:
     if problems:
         raise Refused("\n".join(f"{path}: {problem}" for problem in problems))
     root = raw.get("runs_root")
-    return Site(path, Path(root).expanduser() if root else None, raw.get("cluster") or None, dict(table))
+    return Site(path, Path(os.path.expanduser(root)) if root else None, raw.get("cluster") or None, dict(table))
 
 
 def propose(cluster: str, partitions: Sequence[Partition], nodes: Sequence[Node], accounts: Sequence[str],

@@ -48,13 +48,13 @@ def find_home() -> Home:
     """
     chosen = os.environ.get("MOLT_TUI_HOME")
     if chosen:
-        path = Path(chosen).expanduser()
+        path = Path(os.path.expanduser(chosen))
     else:
         data = os.environ.get("XDG_DATA_HOME")
-        path = (Path(data) if data else Path("~/.local/share").expanduser()) / "molt-tui"
+        path = (Path(data) if data else Path(os.path.expanduser("~/.local/share"))) / "molt-tui"
     path = Path(os.path.abspath(path))
     runs = os.environ.get("MOLT_TUI_RUNS") or _runs_root_of_site(path / SITE_FILE)
-    return Home(path, Path(os.path.abspath(Path(runs).expanduser())) if runs else path / "runs")
+    return Home(path, Path(os.path.abspath(os.path.expanduser(runs))) if runs else path / "runs")
 
 
 def _runs_root_of_site(profile: Path) -> str | None:

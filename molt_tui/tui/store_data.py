@@ -121,7 +121,7 @@ class StoreData:
         queries.delete(self.home, name)
 
     def write_result(self, result: QueryResult, style: str, path: str) -> str:
-        target = Path(os.path.abspath(Path(path).expanduser())) if path else Path.cwd() / time.strftime(
+        target = Path(os.path.abspath(os.path.expanduser(path))) if path else Path.cwd() / time.strftime(
             f"query-%Y%m%d-%H%M%S{tables.SUFFIXES[style]}")  # fmt: skip
         try:
             with target.open("x", encoding="utf-8", errors="replace", newline="") as file:

@@ -67,6 +67,10 @@ def examine(home: Home, draft: Draft, parent: Run | None = None) -> Examined:
         problems += dict.fromkeys(misfits)
         if (missing := launch.lacks_engine()) is not None:
             problems.append(Problem("", missing))
+    if plan is not None and draft.on == "slurm":
+        from molt_tui.services.slurm import lacks_engine
+
+        problems += dict.fromkeys(problem for run in plan.runs if (problem := lacks_engine(run.config)) is not None)
     return Examined(tuple(fields), tuple(problems), None if problems else plan, folder)
 
 

@@ -31,6 +31,7 @@ from molt_tui.store.runs import forget_run
 
 if TYPE_CHECKING:
     from engine.config import Config
+    from engine.flags import Problem
 
 Say = Callable[[str], None]
 RUN_PLACEHOLDER = "RUN"
@@ -167,8 +168,24 @@ def with_interpreter(config: Config) -> Config:
     """The configuration with the interpreter that the job uses; this one or the engine's own, when none is set."""
     if config.slurm.python or config.slurm.container:
         return config
-    slurm = config.slurm.model_copy(update={"python": local.engine_python()})
-    return config.model_copy(update={"slurm": slurm})
+    return config.model_copy(update={"slurm": config.slurm.model_copy(update={"python": engine_of(config)})})
+
+
+def engine_of(config: Config) -> str:
+    """The interpreter of a job's engine outside a container. Raises Refused when none is named and this one has no engine."""
+    if (missing := lacks_engine(config)) is not None:
+        raise Refused(str(missing))
+    return config.slurm.python or local.engine_python()
+
+
+def lacks_engine(config: Config) -> Problem | None:
+    """That a job would have no engine: none is named, and the environment it would be launched from has none."""
+    from engine.flags import Problem
+
+    if config.slurm.python or config.slurm.container or local.lacks_engine() is None:
+        return None
+    return Problem("slurm.python", "this environment has no engine: name an interpreter that the nodes see and that has it"
+                                   " (`python = ...` under [slurm] of site.toml), or slurm.container")  # fmt: skip
 
 
 def _submit(
@@ -338,7 +355,7 @@ def stage(config: Config, target: Path) -> list[str]:
 
     datasets = {"data.prompt_dataset": config.data.prompt_dataset, "eval.dataset": config.eval.dataset}
     files = list(dict.fromkeys(name for names in datasets.values() for name in names if not name.startswith(GYM_PREFIX)))
-    python = config.slurm.python or local.engine_python()
+    python = engine_of(config)
     script = library_root() / "slurm" / "stage.py"
     done = run_program([python, str(script), str(target), config.actor.model_name_or_path, *files], timeout=STAGE_SECONDS)
     if done.code != 0:
@@ -362,7 +379,7 @@ def dump_stacks(store: Store, slurm: Slurm, run: Run, seconds: float = 60.0) -> 
     from molt_tui.slurm.render import library_root
 
     config = load_run_toml(run.directory.run_toml)
-    python = config.slurm.python or local.engine_python()
+    python = engine_of(config)
     try:
         return slurm.inside(receipt.job_id, [python, str(library_root() / "slurm" / "stacks.py"), str(run.path)], seconds)
     except (NoAnswer, SlurmError) as error:

@@ -81,6 +81,7 @@ def propose(cluster: str, partitions: Sequence[Partition], nodes: Sequence[Node]
         lines.append(f"account = {json.dumps(accounts[0])}{others}")
     others = [p.name for p in partitions if partition is not None and p.name != partition.name and p.up]
     lines += [f"# other partitions: {', '.join(others)}"] if others else []
+    lines.append('# python = "/scratch/me/env/bin/python"    the engine, if the environment that you launch from has none')
     lines.append('# modules = ["cuda/13"]    setup = ["source ~/env.sh"]    container = "/images/molt.sif"')
     return "\n".join(lines) + "\n"
 

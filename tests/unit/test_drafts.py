@@ -47,7 +47,11 @@ def test_a_local_launch_without_an_engine_is_refused_while_it_is_filled_in(home,
     monkeypatch.setattr(launch, "ENGINE_MODULES", ("no_such_module",))
     monkeypatch.delenv("MOLT_TUI_ENGINE_PYTHON", raising=False)
     assert "no engine" in problems(home, Draft("demo"))[-1] and drafts.examine(home, Draft("demo")).plan is None
-    assert not any("no engine" in line for line in problems(home, Draft("demo", "slurm")))
+    (home.path / "site.toml").write_text('runs_root = "/scratch/r"\n')
+    monkeypatch.setattr(drafts, "has_slurm", lambda: True)
+    assert problems(home, Draft("demo", "slurm"))[0].startswith("--slurm.python: this environment has no engine")
+    for flag in ("slurm.python", "slurm.container"):
+        assert problems(home, Draft("demo", "slurm", changes={flag: "/opt/engine"})) == []
     monkeypatch.setenv("MOLT_TUI_ENGINE_PYTHON", "/usr/bin/python3")
     assert problems(home, Draft("demo")) == []
 

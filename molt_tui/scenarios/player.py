@@ -90,6 +90,8 @@ class Player:
             return 1
         if self.stop is not None:
             self.finish(self.stop)
+        if self.status["phase"] != "completed":
+            self.status.pop("last_checkpoint", None)  # it was saved elsewhere: there is nothing to go on from
         self.write_status(force=True)
         return 0
 
@@ -118,7 +120,7 @@ class Player:
             name = f"{self.attempt}-{item.name.split('-', 1)[1]}"
             write_atomic(self.run.rollouts / name, item.payload)
         else:
-            record = item.payload | {"run": self.run_id, "attempt": self.attempt, "t": time.time()}
+            record = item.payload | {"run": self.run_id, "attempt": self.attempt, "resumable": False, "t": time.time()}
             write_atomic(folder / "exit.json", encode_line(record))
 
     def begin(self, recorded: int) -> None:

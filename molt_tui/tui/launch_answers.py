@@ -16,7 +16,7 @@ from molt_tui.store.database import Store
 from molt_tui.store.home import Home
 from molt_tui.text import clean
 from molt_tui.tui.launch_view import Checks, Form, FormField, PastRun, RecipeCard, Review, Started
-from molt_tui.tui.read_only import changes
+from molt_tui.tui.read_only import REFUSAL, changes
 
 if TYPE_CHECKING:
     from engine.config import Config
@@ -62,7 +62,8 @@ class LaunchAnswers:
         examined = drafts.examine(self.home, draft, self._parent(draft))
         plan = examined.plan
         where = "this machine" if draft.on == "local" else "Slurm"
-        return Form(clean(draft.recipe), _fields(draft, examined), tuple(clean(p) for p in examined.problems),
+        problems = [*([REFUSAL] if self.read_only else []), *map(clean, examined.problems)]
+        return Form(clean(draft.recipe), _fields(draft, examined), tuple(problems),
                     clean(drafts.command(draft, examined.folder)), len(plan.runs) if plan else 0, where)  # fmt: skip
 
     def past_runs(self, draft: Draft) -> Sequence[PastRun]:

@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from molt_tui.errors import Refused
 
+REFUSAL = "read-only: leave and start molt-tui without --read-only (or read_only in tui.toml) to change runs"
 P, R = ParamSpec("P"), TypeVar("R")
 
 
@@ -24,7 +25,7 @@ def changes(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P
     @wraps(method)
     def guarded(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.read_only:
-            raise Refused("read-only: leave and start molt-tui without --read-only (or read_only in tui.toml) to change runs")
+            raise Refused(REFUSAL)
         return method(self, *args, **kwargs)
 
     return guarded

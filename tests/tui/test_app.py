@@ -28,6 +28,18 @@ async def test_help_is_about_the_focused_pane(open_app):
         assert isinstance(driver.app.screen, RunScreen)
 
 
+async def test_help_is_read_to_its_end_at_once_and_page_by_page(open_app):
+    async with open_app() as driver:
+        await driver.press("question_mark")
+        last = driver.app.screen.keys[-1][1]
+        assert last not in driver.text() and "Scroll Left" not in [words for _, words in driver.app.screen.keys]
+        for keys in (["G"], ["pagedown"] * 4, ["j"] * 60):
+            await driver.press("g")
+            assert "Closing molt-tui changes nothing" in driver.text()
+            await driver.press(*keys)
+            assert last in driver.text()
+
+
 async def test_palette_opens_on_both_keys_and_finds_runs(open_app):
     async with open_app() as driver:
         for key in ("colon", "ctrl+p"):

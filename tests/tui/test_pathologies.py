@@ -10,9 +10,11 @@ from itertools import pairwise
 import pytest
 
 from engine.wire import RunDir
+from molt_tui.errors import Refused
 from molt_tui.scenarios.archive import Scenario, load, names, parse
 from molt_tui.scenarios.player import Player, prepare
 from molt_tui.services.health import UNSEEN, HealthReader, timeline
+from molt_tui.services.launch import start_next_attempt
 from molt_tui.services.runs import list_runs, observed
 from molt_tui.store.database import open_store
 from molt_tui.store.home import Home
@@ -129,3 +131,13 @@ def test_times_are_in_order_and_every_state_is_known():
         assert all(a.t <= b.t for a, b in pairwise(scenario.items))
         phases = {i.payload["phase"] for i in scenario.items if i.action == "supervisor" and i.payload["kind"] == "phase"}
         assert phases <= {*ACTIVE, "completed", "failed"}
+
+
+@pytest.mark.parametrize("name", ["time-limit", "disk-full"])
+def test_a_replay_offers_no_checkpoint_that_it_does_not_have(home, name):
+    scenario = load(name)
+    Player(scenario, new_run(home, scenario), float("inf")).play(0.0)
+    run, found = verdicts(home)
+    assert run.last_checkpoint is None and "p goes on" not in found[0].action
+    with pytest.raises(Refused, match="no checkpoint"):
+        start_next_attempt(run)

@@ -158,6 +158,12 @@ def test_read_only_refuses_in_one_line():
         Thing(True).act(3)
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_read_only_is_seen_on_the_first_screen(read_only):
+    async with driven(Preferences(read_only=read_only)) as driver:
+        assert ("read-only" in driver.text().splitlines()[0]) == read_only
+
+
 def test_own_cost_in_words():
     start, now = Reading(0.0, 1.0, 0, {}), Reading(60.0, 1.6, 120_000, {"squeue": 4, "git": 9})
     words = in_words(start, now, 3.0)

@@ -98,5 +98,6 @@ def test_what_cannot_be_launched_is_refused_in_words(source, recipe):
     with pytest.raises(MoltError, match="no run"):
         source.first_draft("", "20000101-000000-gone-0000")
     source.read_only = True
+    assert source.form(Draft(str(recipe))).problems[0].startswith("read-only")
     with pytest.raises(Refused, match="read-only"):
         source.launch(Draft(str(recipe)))

@@ -24,11 +24,12 @@ def key_name(key: str) -> str:
 
 
 def keys_of(bindings: dict[str, ActiveBinding]) -> list[tuple[str, str]]:
-    """(keys, what they do) for every action that is bound now, one line per action, in the order of binding."""
+    """(keys, what they do) for every action that is bound now, one line per action, in the order of binding; without what
+    Textual binds by itself, which has no id."""
     found: dict[str, tuple[list[str], str]] = {}
     for key, active in bindings.items():
         binding = active.binding
-        if binding.description and not binding.system and not key.startswith("super+"):
+        if binding.id and binding.description and not binding.system and not key.startswith("super+"):
             found.setdefault(binding.action, ([], binding.description))[0].append(key_name(key))
     return [(" ".join(keys), description) for keys, description in found.values()]
 
@@ -38,6 +39,10 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,q,question_mark,enter", "dismiss", "Close", id="help.close"),
         Binding("down,j", "scroll(1)", "Down", show=False, id="help.down"),
         Binding("up,k", "scroll(-1)", "Up", show=False, id="help.up"),
+        Binding("pagedown,space,ctrl+d", "page(1)", "Page down", show=False, id="help.page_down"),
+        Binding("pageup,ctrl+u", "page(-1)", "Page up", show=False, id="help.page_up"),
+        Binding("end,G", "scroll(10000)", "End", show=False, id="help.end"),
+        Binding("home,g", "scroll(-10000)", "Begin", show=False, id="help.begin"),
     ]
 
     def __init__(self, title: str, text: str, keys: list[tuple[str, str]]) -> None:
@@ -62,4 +67,7 @@ class HelpScreen(ModalScreen[None]):
             yield Static(Content("\n").join(lines), id="keys")
 
     def action_scroll(self, by: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False, immediate=True)
+
+    def action_page(self, pages: int) -> None:
+        self.action_scroll(pages * max(1, self.query_one(VerticalScroll).size.height - 1))

@@ -219,6 +219,8 @@ class RunsScreen(MarkControls, MoltScreen):
         total = len(self.lines)
         words = run_about.counts(Counter(run.state for run in self.lines.values()), sum(r.alarming for r in self.lines.values()))
         parts: list[str | tuple[str, str]] = [(" molt-tui ", "bold reverse")]
+        if self.molt.chosen.read_only:
+            parts.append(("  read-only", "bold $text-warning"))
         if self.marked:
             parts.append((f"  {glyphs.MARKED} {len(self.marked)} marked", "bold $text-accent"))
         if self.stale:

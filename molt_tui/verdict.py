@@ -183,7 +183,10 @@ _is("stopping", "info", "stopping", "it writes a checkpoint, then ends", "ends w
 @rule(
     "not-finite",
     "critical",
-    lambda f: ("press x to stop it; " if f.state in ACTIVE else "") + "relaunch (r) with a lower actor.adam.lr or actor.max_norm",
+    lambda f: (
+        ("press x to stop it; relaunch" if f.state in ACTIVE else "r launches it anew")
+        + " with a lower actor.adam.lr or actor.max_norm"
+    ),
     "every metric is finite",
     lasts=True,
 )

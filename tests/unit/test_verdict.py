@@ -131,3 +131,10 @@ def test_old_faults_are_forgotten():
     fault = Fault("engine-1", "did not answer", step=19)
     assert headline(Facts(**RUNNING, faults=[fault])).rule == "running"
     assert headline(Facts("running", step=30, faults=[fault])).text == "engine-1 at step 19: did not answer"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_what_to_do_fits_on_a_line_of_80_columns(rule, state):
+    action = rule.action if isinstance(rule.action, str) else rule.action(Facts(state, step=150_000, last_checkpoint=150_000))
+    assert len(action) <= 80 - 4

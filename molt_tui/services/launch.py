@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 ENGINE_MODULES = ("ray", "vllm", "torch")
 NO_ENGINE = (
-    "this environment has no engine (ray, vllm, torch): run `make demo` in a checkout, which installs it, or set"
-    " MOLT_TUI_ENGINE_PYTHON to the python of an environment that has it"
+    "this environment has no engine (ray, vllm, torch): `make demo` in a checkout installs it, or set"
+    " MOLT_TUI_ENGINE_PYTHON to a python that has it"
 )
 START_S = 20.0
 

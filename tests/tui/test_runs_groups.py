@@ -110,12 +110,14 @@ async def test_delete_names_the_runs_refuses_live_ones_and_defaults_to_no(open_a
 async def test_tags_of_several_runs_are_edited_as_one_line(open_app):
     async with open_app(source=grouped_source()) as driver:
         await driver.press("j", "t")
-        assert isinstance(driver.app.screen, Ask) and driver.app.focused.value == "seeds"
-        await driver.press(*["backspace"] * 5, *"keep, two words", "enter")
+        assert isinstance(driver.app.screen, Ask) and driver.app.focused.value == "seeds, "
+        await driver.press(*["backspace"] * 7, *"keep, two words", "enter")
         ids = tuple(f"2027-lr3e-6-s{n}" for n in range(4))
         assert driver.source.calls == [("retag", *ids, ("keep", "two words"), ("seeds",))]
         await driver.press("t", "escape", "t", "enter")
         assert len(driver.source.calls) == 1
+        await driver.press("t", *"more", "enter")
+        assert driver.source.calls[1:] == [("retag", *ids, ("more",), ())]
 
 
 async def test_a_note_shows_what_was_said_before(open_app):

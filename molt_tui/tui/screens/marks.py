@@ -94,7 +94,8 @@ class MarkControls(RunControls):
                 self._act("tag", lambda: self.molt.source.retag(ids, add, remove))
 
         about = listed(runs, self.hidden(runs))
-        self.molt.push_screen(Ask(f"Tags of {named(runs)}", about, ", ".join(shared), "tags, parted by commas"), decided)
+        value = "".join(f"{tag}, " for tag in shared)  # the cursor stands where the next tag is typed
+        self.molt.push_screen(Ask(f"Tags of {named(runs)}", about, value, "tags, parted by commas"), decided)
 
     def action_note(self) -> None:
         """Write a remark; what was remarked before is shown above it."""

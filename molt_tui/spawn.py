@@ -17,7 +17,7 @@ from pathlib import Path
 from molt_tui.errors import MoltError
 
 PROBE_TIMEOUT_S = 60.0
-OUTPUT_BYTES = 256 * 1024 * 1024  # of one program; the queue of the largest cluster is a tenth of it
+OUTPUT_BYTES = 32 * 1024 * 1024  # of one program; the nodes of the largest cluster take a third of it
 SUPERVISOR_LOG, PLAYER_LOG = "supervisor.log", "player.log"
 _PROBE = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
 

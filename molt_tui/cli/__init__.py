@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,10 +35,20 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing may fail at the final flush
         return 0
+    except OSError as error:
+        if os.environ.get("MOLT_TUI_DEBUG") or error.errno not in _NO_ROOM:
+            return _unexpected(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _fail(f"cannot write {error.filename or 'the output'}: {error.strerror}", 1)
     except Exception as error:
-        if os.environ.get("MOLT_TUI_DEBUG"):
-            raise
-        return _fail(f"unexpected {type(error).__name__}: {error} ({_write_log()})", 1)
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    """A mistake of ours: one line, and the traceback in a file."""
+    if os.environ.get("MOLT_TUI_DEBUG"):
+        raise error
+    return _fail(f"unexpected {type(error).__name__}: {error} ({_write_log()})", 1)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -72,7 +86,8 @@ def _fail(message: str, code: int) -> int:
     from molt_tui.text import clean
 
     lines = [clean(line) for line in message.splitlines()] or [""]
-    print("molt-tui: " + "\n  ".join(lines), file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can be told, but the exit code can
+        print("molt-tui: " + "\n  ".join(lines), file=sys.stderr, flush=True)
     return code
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from molt_tui.errors import Refused
 from molt_tui.slurm.parse import Node, Partition
 from molt_tui.store.home import SITE_FILE
+from molt_tui.text import clean
 
 KEYS = ("runs_root", "cluster", "slurm")
 SCRATCH_VARIABLES = ("SCRATCH", "SCRATCHDIR", "WORK", "PROJECT", "WORKDIR")
@@ -83,7 +84,7 @@ def propose(cluster: str, partitions: Sequence[Partition], nodes: Sequence[Node]
     lines += [f"# other partitions: {', '.join(others)}"] if others else []
     lines.append('# python = "/scratch/me/env/bin/python"    the engine, if the environment that you launch from has none')
     lines.append('# modules = ["cuda/13"]    setup = ["source ~/env.sh"]    container = "/images/molt.sif"')
-    return "\n".join(lines) + "\n"
+    return clean("\n".join(lines), lines=True) + "\n"
 
 
 def best_partition(partitions: Sequence[Partition], nodes: Sequence[Node]) -> Partition | None:

@@ -369,3 +369,15 @@ def test_numbers_that_json_has_not_travel_as_words(molt, golden):
         file.write(json.dumps(record) + "\n")  # Infinity and NaN, which Python also reads
     code, out, err = molt("trace", RUN_ID, "--step", "99", "--json")
     assert (code, err) == (0, "") and json.loads(out)[0]["reward"] == "nan"
+
+
+@pytest.mark.parametrize("command", [["runs", "--json"], ["keys"], ["query", "select 1"]])
+def test_an_output_without_room_is_one_line(home, command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "molt_tui", *command], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr == "molt-tui: cannot write the output: No space left on device\n"
+
+
+def test_an_error_that_cannot_be_told_keeps_its_exit_code(home):
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([sys.executable, "-m", "molt_tui", "show", "nope"], stderr=full).returncode == 3

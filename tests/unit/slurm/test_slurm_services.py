@@ -261,6 +261,13 @@ def test_site_profile_is_proposed_and_read_back(tmp_path):
     assert "slurm.partition" in str(refused.value)
 
 
+def test_a_profile_of_hostile_names_is_toml_without_control_characters(tmp_path):
+    text = propose("\x1b]0;x\x07", *CLUSTER, ["lab", "\x1b[2J", "\x00\x9b"], {"SCRATCH": "/s"})
+    assert text.replace("\n", "").isprintable()
+    (tmp_path / "site.toml").write_text(text)
+    assert read_site(tmp_path).cluster == "\x1b]0;x\x07"
+
+
 def test_receipts_survive_damage(store):
     run = make_run(store)
     submit.write(run, submit.Receipt(1, "submitted", "3"))

@@ -157,9 +157,9 @@ async def test_a_run_without_recorded_rollouts(open_app):
     async with open_app(run=RUN) as driver:
         driver.source.records = {}
         await driver.press("t")
-        assert "none recorded yet" in driver.text() and "no rollouts" in driver.text()
+        assert "none recorded (trace.rollouts_per_step)" in driver.text() and "no rollouts" in driver.text()
         await driver.press("right_square_bracket", "enter", "v", "y", "s", "a")
-        await driver.wait_for("none recorded yet")
+        await driver.wait_for("none recorded (trace.rollouts_per_step)")
         driver.source.records = {3: []}
         await driver.press("a")
         await driver.refresh()

@@ -170,7 +170,7 @@ class TracesScreen(MoltScreen):
         if self.words:
             where = f"{len(view.lines)}{'+' if view.limited else ''} rollouts with {self.words!r}"
         elif not view.steps:
-            where = "none recorded yet (trace.rollouts_per_step of every step)"
+            where = "none recorded (trace.rollouts_per_step)"
         elif self.everything:
             where = f"{len(view.lines)}{'+' if view.limited else ''} rollouts of every step"
         else:

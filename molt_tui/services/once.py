@@ -78,8 +78,9 @@ def _alive(claim: dict[str, Any], age: float) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
-        return found if isinstance(found, dict) and isinstance(found.get("t"), (int, float)) else {}
-    except (OSError, ValueError):
+        sound = isinstance(found, dict) and isinstance(found.get("t"), (int, float)) and isinstance(found.get("runs", []), list)
+        return found if sound else {}
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import gc
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -157,6 +159,9 @@ class MoltApp(App[str]):
             self.theme_changed_signal.subscribe(self, lambda theme: keep(theme.name))
         if self._first_run is not None:
             self.open_run(self._first_run)
+        if threading.current_thread() is threading.main_thread():  # leaving by signal gives the terminal back as well
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: self.exit(return_code=terminal.TERMINATED))
         self.call_after_refresh(self._painted)
 
     def _painted(self) -> None:

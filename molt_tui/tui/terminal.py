@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 
 LOCAL_REFRESH_S, SSH_REFRESH_S = 1.0, 3.0
-HUNG_UP = 129
+HUNG_UP, TERMINATED = 129, 143
 
 
 def refresh_interval(environment: Mapping[str, str] = os.environ) -> float:

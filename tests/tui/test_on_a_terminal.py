@@ -139,6 +139,16 @@ def test_a_hang_up_ends_it_at_once(screen):
     assert time.monotonic() - began < 2
 
 
+def test_a_termination_gives_the_terminal_back(screen):
+    screen.process.send_signal(signal.SIGTERM)
+    end = time.monotonic() + 10
+    while screen.process.poll() is None and time.monotonic() < end:
+        screen.pump(0.1)
+    assert screen.process.poll() == 143
+    screen.pump(0.2)
+    assert screen.output.rfind(b"\x1b[?1049l") > screen.output.rfind(b"\x1b[?1049h") >= 0
+
+
 def test_a_closed_terminal_ends_it_at_once(screen):
     began = time.monotonic()
     screen.close_terminal()

@@ -188,3 +188,15 @@ def test_a_launch_that_failed_or_whose_program_died_can_be_tried_again(tmp_path,
     claim.write_text(json.dumps({"state": "starting", "host": "elsewhere", "t": time.time()}))
     with pytest.raises(Refused, match="right now"), only_once(tmp_path, "x"):
         pass
+
+
+@pytest.mark.parametrize(
+    "claim", ['{"state":"started","t":1e400,"runs":5}', '{"state":"started","t":9e9,"runs":{}}', "[" * 100_000, "1"]
+)
+def test_a_damaged_receipt_stops_no_launch(tmp_path, claim):
+    with only_once(tmp_path, {"a": 1}) as started:
+        started.append("one")
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(claim)
+    with only_once(tmp_path, {"a": 1}) as started:
+        started.append("two")

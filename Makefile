@@ -5,7 +5,7 @@ PY = $(VENV)/bin/python
 LOCKS = requirements/base.lock requirements/engine-cpu.lock requirements/dev.lock
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test setup light automodel e2e slurm bench gpu lint docs clean
+.PHONY: demo test setup light automodel e2e slurm bench gpu monkey lint docs clean
 
 demo: setup
 	$(VENV)/bin/molt-tui demo

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +19,24 @@ from molt_tui.store.ingest import Report, find_runs, ingest
 def rebuild(home: Home) -> Report:
     """Build molt.db anew; the old file stays in use until the new one is complete. Raises StoreError."""
     home.create()
+    with _alone(home):
+        return _rebuild(home)
+
+
+@contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    """Two rebuilds at once would swap in each other's unfinished file. Raises StoreError; a killed one holds nothing."""
+    with open(os.open(home.path / ".rebuild.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"{home.database} is being rebuilt by another molt-tui; wait for it") from error
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def _rebuild(home: Home) -> Report:
     paths = sorted({*find_runs(home.runs_root), *_known_paths(home.database)})
     fresh = replace(home, path=home.path / "rebuild")
     _remove(fresh.database)

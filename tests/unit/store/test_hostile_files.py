@@ -8,11 +8,13 @@ import pytest
 
 from engine import wire
 from engine.wire import Cursor, EventReader, RunDir
+from molt_tui.errors import StoreError
 from molt_tui.services.health import HealthReader
 from molt_tui.services.runs import get_run, list_runs
 from molt_tui.store import notes as notes_module
 from molt_tui.store import rollouts as rollouts_module
 from molt_tui.store.ingest import ingest
+from molt_tui.store.rebuild import _alone, rebuild
 from molt_tui.store.rollouts import read_rollouts
 from tests.make_golden import RUN_ID
 
@@ -90,3 +92,9 @@ def test_a_configuration_nested_without_end_is_unreadable(store, golden):
     ingest(store)
     (golden / "run.toml").write_text("a = " + "[" * 100_000)
     assert HealthReader().config(get_run(store, RUN_ID)) == {}
+
+
+def test_one_rebuild_at_a_time(home, golden):
+    with _alone(home), pytest.raises(StoreError, match="being rebuilt by another"):
+        rebuild(home)
+    assert rebuild(home).runs == 1

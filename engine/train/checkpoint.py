@@ -8,11 +8,13 @@ step-000120/   .metadata *.distcp    models and optimizers (torch.distributed.ch
                COMPLETE              written last, before the directory gets its name
 """
 
+import errno
 import os
 import pickle
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from engine.wire import CHECKPOINT_MARK as COMPLETE
@@ -31,6 +34,7 @@ Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 Export = Callable[[Path], None]
 
 _PREFIX = "step-"
+FULL_BYTES = 64 * 1024
 
 
 class CheckpointError(RuntimeError):
@@ -68,7 +72,8 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     dist.barrier()
-    dcp.save(_training_state(trained), checkpoint_id=partial)
+    with _full_disk_by_name(partial):
+        dcp.save(_training_state(trained), checkpoint_id=partial)
     (partial / f"rank-{rank}.pkl").write_bytes(pickle.dumps(_random_state()))
     if extra is not None:
         extra(partial)
@@ -78,6 +83,18 @@ def save_checkpoint(
         (partial / "controller.pkl").write_bytes(controller_state)
         _complete(partial, path)
     dist.barrier()
+
+
+@contextmanager
+def _full_disk_by_name(folder: Path) -> Iterator[None]:
+    """torch reports a full disk as a broken file, in words that vary: say what it is. Raises OSError then."""
+    try:
+        yield
+    except (Exception, CheckpointException) as error:
+        usage = shutil.disk_usage(folder)
+        if usage.free < max(FULL_BYTES, usage.total // 100):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+        raise
 
 
 def load_checkpoint(path: Path, trained: Trained) -> tuple[dict[str, Any], bytes]:

@@ -75,6 +75,7 @@ class Comparer:
         if by not in AXES:
             raise Refused(f"--by {clean(by)!r}: one of {', '.join(AXES)}")
         sides = find_sides(store, references)
+        nums = {run.num for side in sides for run in side.runs}
         marks = {run.num: observed(store, run)[run.id].mark for side in sides for run in side.runs}
         question = ([side.subject for side in sides], metric, by, marks)
         if self._last is not None and self._last[0] == question:
@@ -89,6 +90,9 @@ class Comparer:
         found = Comparison(tuple(side.subject for side in sides), metric, by, self._differing(sides), final, best,
                            [curve for curve, _ in drawn], [problem for _, problem in drawn if problem])  # fmt: skip
         self._last = (question, found)
+        self._series = {place: kept for place, kept in self._series.items() if place[0] in nums}
+        self._settings = {num: kept for num, kept in self._settings.items() if num in nums}
+        self._newest = {num: kept for num, kept in self._newest.items() if num in nums}
         return found
 
     def _curve(

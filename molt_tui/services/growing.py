@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -21,10 +21,14 @@ class _Known:
 
 
 class Growing:
-    """Keeps curves by run, metric and length. For one thread; `forget` a run that is not shown any more."""
+    """Keeps curves by run, metric and length. For one thread; `keep` drops the others."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int | None], _Known] = {}
+
+    def keep(self, run_ids: Container[str]) -> None:
+        """Drop the curves of all other runs."""
+        self._known = {place: known for place, known in self._known.items() if place[0] in run_ids}
 
     def points(self, store: Store, run: Run, key: str, last: int | None = None) -> tuple[Sequence[metrics.Point], int]:
         """(points in order of step, index of the first one that may differ from the last answer).

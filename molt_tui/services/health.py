@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +32,12 @@ class HealthReader:
         self._kept: dict[tuple[str, str], tuple[Any, Any]] = {}
         self._configs: dict[str, Mapping[str, Any]] = {}
         self._growing = Growing()
+
+    def keep(self, run_ids: Container[str]) -> None:
+        """Drop what was kept of all other runs."""
+        self._kept = {place: kept for place, kept in self._kept.items() if place[0] in run_ids}
+        self._configs = {run_id: config for run_id, config in self._configs.items() if run_id in run_ids}
+        self._growing.keep(run_ids)
 
     def facts(self, store: Store, run: Run, seen: Observed, now: float, at: int | None = None) -> Facts:
         """What is known of the run now, or was known when step `at` was the newest one.

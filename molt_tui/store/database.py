@@ -84,7 +84,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA mmap_size = 0")  # a truncated map on a shared file system would end the process
-    connection.execute("PRAGMA cache_size = -65536")
+    connection.execute("PRAGMA cache_size = -8192")
     return connection
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from molt_tui.verdict import Verdict
 
 TREND_POINTS = 20
+TRENDS_KEPT = 500
 DRAWN_POINTS = 800  # points of a compared curve that reach the screen
 PATROL = 16  # a run that ended long ago is looked at in one of so many passes
 
@@ -68,6 +69,8 @@ class RunsSource:
             points = metrics.series(self.store, runs.get_run(self.store, line.id), "reward/mean", last=TREND_POINTS)
             trend = tuple((float(p.step), p.value) for p in points if isinstance(p.value, float))
             known = self._trends[line.id] = (line, trend)
+            if len(self._trends) > TRENDS_KEPT:
+                del self._trends[next(iter(self._trends))]
         return known[1]
 
     def notes(self, run_id: str) -> Sequence[NoteLine]:

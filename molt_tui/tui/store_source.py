@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from molt_tui.lines import RunLine
 from molt_tui.sentences import sentence
 from molt_tui.services import health, logs, metrics, runs, steer
 from molt_tui.services.growing import Growing
@@ -46,6 +47,7 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         self._tails: dict[str, tuple[Any, tuple[str, ...]]] = {}
         self._routing: dict[str, tuple[int | None, tuple[Layers, ...]]] = {}
         self._health = health.HealthReader()
+        self._shown = ""
 
     @property
     def store(self) -> Store:
@@ -63,7 +65,21 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         """How an active run does, in one verdict."""
         return headline(self._health.facts(self.store, run, seen, now))
 
+    def runs(self) -> Sequence[RunLine]:
+        found = super().runs()
+        self._health.keep({self._shown, *(line.id for line in found if line.active)})
+        return found
+
+    def _show(self, run_id: str) -> None:
+        """Whole curves, the log and the routing are kept of one run at a time."""
+        if run_id != self._shown:
+            self._shown = run_id
+            self._growing.keep((run_id,))
+            for kept in (self._curves, self._tails, self._routing):
+                kept.clear()
+
     def run(self, run_id: str, points: int, at: int | None = None, metric: str | None = None) -> RunView:
+        self._show(run_id)
         run = runs.get_run(self.store, run_id)
         seen, now = runs.observed(self.store, run).get(run.id, health.UNSEEN), time.time()
         facts, newest = self._health.facts(self.store, run, seen, now, at), self._health.newest(self.store, run, seen)

@@ -162,3 +162,18 @@ def test_the_live_verdict_of_the_healthy_scenario(home):
 
     wait_for(balanced)
     thread.join(20)
+
+
+def test_whole_curves_are_kept_of_one_run_at_a_time(home, golden):
+    shutil.copytree(golden.path, home.runs_root / "copy")
+    meta = home.runs_root / "copy" / "meta.json"
+    meta.write_text(meta.read_text().replace(golden.path.name, "copy"))
+    source = source_of(home)
+    ids = [line.id for line in source.runs()]
+    assert len(ids) == 2
+    views = [source.run(run_id, 100) for run_id in (*ids, *ids)]
+    assert views[0].curves["reward/mean"] == views[2].curves["reward/mean"]
+    kept = {place[0] for place in source._growing._known} | {place[0] for place in source._curves} | set(source._tails)
+    assert kept == {ids[-1]}
+    source.runs()
+    assert {place[0] for place in source._health._kept} == {ids[-1]}

@@ -1,4 +1,5 @@
 import random
+import subprocess
 
 import numpy as np
 import pytest
@@ -87,3 +88,16 @@ def test_pruning_keeps_the_newest_and_does_not_count_unfinished_ones(tmp_path):
     assert [p.name for p in prune_checkpoints(tmp_path, 2)] == ["step-000000", "step-000001"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000002", "step-000003", "step-000004"]
     assert prune_checkpoints(tmp_path / "absent", 2) == [] and latest_checkpoint(tmp_path / "absent") is None
+
+
+def test_a_full_disk_is_called_by_its_name(model_path, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "molt-test", disk], capture_output=True).returncode:
+        pytest.skip("no right to mount a file system here")
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            trainer(model_path).save(str(disk / "step-000000"))
+        assert latest_checkpoint(disk) is None
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

@@ -18,6 +18,7 @@ class MoltScreen(Screen[None]):
     """Subclasses implement `look` (ask for what is shown) and `answered` (draw it)."""
 
     HELP: ClassVar[str] = ""
+    CSS_PATH = "../screens.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "look", "Refresh", show=False, id="screen.refresh")]
 
     @property

@@ -34,6 +34,7 @@ WIDE_FROM = 140
 
 class RunsScreen(MarkControls, MoltScreen):
     TITLE = "Runs"
+    CSS_PATH = None
     HELP = (
         "Every run known here, newest first. Closing molt-tui changes nothing for them. Runs of one group are one line: mean ±"
         " standard deviation of their rewards; enter or f unfolds it. ! goes to the next run that needs a look.\n\n"

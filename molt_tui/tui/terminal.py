@@ -23,8 +23,8 @@ def no_color(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def prepare_environment() -> None:
-    """Settings that Textual reads while it is imported: nothing moves by itself, a key is drawn within 33 ms."""
-    for name, value in (("TEXTUAL_ANIMATIONS", "none"), ("TEXTUAL_SMOOTH_SCROLL", "0"), ("TEXTUAL_FPS", "30")):
+    """Settings that Textual reads while it is imported: nothing moves by itself."""
+    for name, value in (("TEXTUAL_ANIMATIONS", "none"), ("TEXTUAL_SMOOTH_SCROLL", "0")):
         os.environ.setdefault(name, value)
     if os.environ.get("NO_COLOR") == "":
         del os.environ["NO_COLOR"]  # Textual takes an empty value for a set one

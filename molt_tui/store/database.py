@@ -30,15 +30,8 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """One short transaction that takes the write lock at once, so that two processes queue instead of failing."""
-        with store_errors(self.home.database):
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.connection
-            except BaseException:
-                if self.connection.in_transaction:  # a full disk has rolled it back already
-                    self.connection.execute("ROLLBACK")
-                raise
-            self.connection.execute("COMMIT")
+        with store_errors(self.home.database), transaction(self.connection):
+            yield self.connection
 
     def close(self) -> None:
         self.connection.close()
@@ -48,6 +41,19 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything inside or nothing of it, with the write lock from the start."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # a full disk has rolled it back already
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import sqlite3
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
+from molt_tui.store.database import transaction
+
 migrations = Migrations("molt_tui")
 
 
@@ -170,12 +172,6 @@ def m008_changes(db: Database) -> None:
 def migrate(connection: sqlite3.Connection, version: int) -> None:
     """Bring the database to the newest schema in one transaction and stamp it with `version`, which open_store compares."""
     db = Database(connection)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         migrations.apply(db)
         connection.execute(f"PRAGMA user_version = {version}")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")

@@ -147,7 +147,6 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
 
     @changes
     def control(self, run_id: str, name: str, args: Mapping[str, Any] | None = None) -> str:
-
         run = runs.get_run(self.store, run_id)
         return clean(steer.steer(self.store, run, name, args))
 

@@ -1,4 +1,3 @@
-import multiprocessing
 import sqlite3
 
 import pytest
@@ -6,6 +5,7 @@ import pytest
 from molt_tui.errors import StoreError
 from molt_tui.store.database import SCHEMA_VERSION, connect, open_store
 from molt_tui.store.home import Home
+from tests.store_content import in_two_processes
 
 
 def test_new_database_is_private_and_versioned(home):
@@ -63,11 +63,4 @@ def _open(home: Home, barrier) -> None:
 
 
 def test_two_processes_create_it_at_once(home):
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(2)
-    workers = [context.Process(target=_open, args=(home, barrier)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(30)
-    assert [w.exitcode for w in workers] == [0, 0]
+    assert in_two_processes(_open, home) == [0, 0]

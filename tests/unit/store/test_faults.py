@@ -1,6 +1,5 @@
 """What disks, other processes and people do to molt.db: one clear line, and nothing that is in a run directory is lost."""
 
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -20,7 +19,7 @@ from molt_tui.store.rebuild import rebuild
 from molt_tui.store.schema import migrations
 from molt_tui.tui.store_source import StoreSource
 from tests.make_golden import RUN_ID
-from tests.store_content import content
+from tests.store_content import content, in_two_processes
 
 
 def copies(home, golden, count):
@@ -109,14 +108,7 @@ def _ingest(home, barrier):
 
 def test_two_processes_ingest_the_same_runs(home, golden):
     copies(home, golden, 20)
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(2)
-    workers = [context.Process(target=_ingest, args=(home, barrier)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert in_two_processes(_ingest, home) == [0, 0]
     with open_store(home) as store:
         together = content(store)
     rebuild(home)

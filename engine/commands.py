@@ -18,33 +18,6 @@ class BadCommand(ValueError):
     """A command that cannot be carried out; its message is the answer."""
 
 
-def parse_knob(key: str, value: Any) -> Any:
-    """The typed value of a live knob. Raises BadCommand naming what is allowed."""
-    if key not in LIVE_KNOBS:
-        raise BadCommand(f"{key} cannot be changed while the run is live; these can: {', '.join(sorted(LIVE_KNOBS))}")
-    try:
-        if key == "train.max_staleness":
-            number = int(str(value))
-            return _positive(key, number, allow_zero=True)
-        if key.endswith("is_correction_threshold"):
-            parts = value if isinstance(value, (list, tuple)) else str(value).replace(",", " ").split()
-            band = tuple(float(p) for p in parts)
-            if len(band) not in (1, 2) or (len(band) == 2 and band[0] >= band[1]):
-                raise BadCommand(f"{key} takes one upper bound or an increasing pair, got {value}")
-            return band
-        return _positive(key, float(value), allow_zero=key == "actor.adam.lr")
-    except (TypeError, ValueError) as error:
-        if isinstance(error, BadCommand):
-            raise
-        raise BadCommand(f"{key} takes a number, got {value!r}") from None
-
-
-def _positive(key: str, number: float, allow_zero: bool) -> float:
-    if not (number > 0 or (allow_zero and number == 0)) or number == float("inf"):
-        raise BadCommand(f"{key} must be {'at least' if allow_zero else 'above'} 0, got {number}")
-    return number
-
-
 @dataclass
 class Inbox:
     """Collects commands in the background; the loop takes them at safe points through `take`."""
@@ -85,16 +58,18 @@ def live_knobs(config: Config) -> dict[str, Any]:
     return {flag: value for flag, value in flatten(config) if flag in LIVE_KNOBS}
 
 
-def changed_knobs(knobs: dict[str, Any], values: dict[str, Any], config: Config) -> dict[str, Any]:
-    """The knobs with typed `values`. Raises BadCommand for what a launch with these settings would refuse."""
-    after = knobs | values
+def changed_knobs(knobs: dict[str, Any], args: dict[str, Any], config: Config) -> dict[str, Any]:
+    """The knobs with the values of a command, typed. Raises BadCommand for what a launch with these settings would refuse."""
+    for key in args:
+        if key not in LIVE_KNOBS:
+            raise BadCommand(f"{key} cannot be changed while the run is live; these can: {', '.join(sorted(LIVE_KNOBS))}")
     known = validate(config)
-    tree, problems = resolve(config.model_dump(), {flag: _words(value) for flag, value in after.items()})
+    tree, problems = resolve(config.model_dump(), {flag: _words(value) for flag, value in (knobs | args).items()})
     for problem in problems or validate(tree):
         if problem not in known:
             raise BadCommand(f"refused: {problem}")
-    return after
+    return live_knobs(tree)
 
 
 def _words(value: Any) -> list[str]:
-    return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
+    return [str(part) for part in value] if isinstance(value, (list, tuple)) else str(value).split()

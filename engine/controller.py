@@ -7,7 +7,7 @@ from typing import Any
 
 from engine import report
 from engine.batch import PreparedBatch, prepare, set_advantages
-from engine.commands import BadCommand, Inbox, changed_knobs, parse_knob
+from engine.commands import BadCommand, Inbox, changed_knobs
 from engine.config import Config
 from engine.evaluate import Evaluator
 from engine.placement import Cluster
@@ -276,11 +276,10 @@ class Controller:
     def _set_knobs(self, args: dict[str, Any]) -> str:
         if not args:
             raise BadCommand("set needs key=value")
-        typed = {key: parse_knob(key, value) for key, value in args.items()}
-        self.live = changed_knobs(self.live, typed, self.config)
+        self.live = changed_knobs(self.live, args, self.config)
         self.pool.set_max_staleness(self.live["train.max_staleness"])
         self.pool.set_temperature(self.live["rollout.temperature"])
-        done = ", ".join(f"{k} = {v}" for k, v in typed.items())
+        done = ", ".join(f"{key} = {self.live[key]}" for key in args)
         return f"{done} from step {self.position.step + 1}"
 
     async def _paused(self) -> None:

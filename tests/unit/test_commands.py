@@ -5,10 +5,12 @@ import os
 
 import pytest
 
-from engine.commands import BadCommand, Inbox, changed_knobs, live_knobs, parse_knob
+from engine.commands import BadCommand, Inbox, changed_knobs, live_knobs
 from engine.config import Config
 from engine.protocol import ControlEvent, EventWriter, send_command
 from engine.wire import EventReader, RunDir
+
+CORRECTED = Config.model_validate({"algo": {"advantage": {"is_correction_level": "token"}}})
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ from engine.wire import EventReader, RunDir
     ],
 )
 def test_a_knob_gets_its_type(key, value, expected):
-    assert parse_knob(key, value) == expected
+    assert changed_knobs(live_knobs(CORRECTED), {key: value}, CORRECTED)[key] == expected
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_a_knob_gets_its_type(key, value, expected):
 )
 def test_a_bad_value_is_refused_with_the_flag_in_the_message(key, value):
     with pytest.raises(BadCommand, match=key.replace(".", r"\.")):
-        parse_knob(key, value)
+        changed_knobs(live_knobs(CORRECTED), {key: value}, CORRECTED)
 
 
 def test_setting_a_knob_changes_only_that_value():

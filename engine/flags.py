@@ -5,6 +5,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -264,44 +265,23 @@ def load_run_toml(path: Path) -> Config:
     return config
 
 
-def flatten(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(config: Config) -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of every field, in the order of the tree."""
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        if isinstance(value, BaseModel):
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+    return ((path, attrgetter(path)(config)) for path in _table())
 
 
 def changed_fields(config: Config) -> dict[str, Any]:
     """Path -> value of every field that differs from the default."""
-    default = dict(flatten(Config()))
-    return {path: value for path, value in flatten(config) if value != default[path]}
+    return {path: value for path, value in flatten(config) if value != _table()[path].default}
 
 
 def to_toml(config: Config) -> str:
     """The whole tree as TOML; fields that are None are left out."""
-    return "\n".join(_tables(config, "")).lstrip("\n") + "\n"
-
-
-def _tables(model: BaseModel, path: str) -> Iterator[str]:
-    fields = {name: getattr(model, name) for name in type(model).model_fields}
-    plain = {k: v for k, v in fields.items() if not isinstance(v, BaseModel) and v is not None}
-    if plain:
-        yield f"\n[{path}]"
-        yield from (f"{name} = {_toml_value(value)}" for name, value in plain.items())
-    for name, value in fields.items():
-        if isinstance(value, BaseModel):
-            yield from _tables(value, f"{path}.{name}" if path else name)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        # JSON strings are TOML strings but for DEL, which TOML wants escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    tables: dict[str, list[str]] = {}
+    for path, value in flatten(config):
+        if value is not None:
+            table, _, name = path.rpartition(".")
+            # JSON values are TOML values but for DEL in a text, which TOML wants escaped.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            tables.setdefault(table, []).append(f"{name} = {text}\n")
+    return "\n".join(f"[{table}]\n{''.join(lines)}" for table, lines in tables.items())

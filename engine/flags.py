@@ -1,13 +1,12 @@
 """Dotted flags and TOML to the Config tree and back. Every problem is collected; nothing here raises for bad input."""
 
 import json
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,6 +18,7 @@ Kind = Literal["bool", "int", "float", "str"]
 # Lists of texts that may be given as one word with commas; in the others (commands, mounts) a comma is a comma.
 COMMA_TEXTS = ("data.prompt_dataset", "eval.dataset")
 BOOL_WORDS = ("false", "true", "")  # a bare flag means true
+KINDS: dict[str, Kind] = {"boolean": "bool", "integer": "int", "number": "float", "string": "str"}  # by JSON schema type
 NOUNS = {"int": ("an integer", "integers"), "float": ("a number", "numbers"), "str": ("text", "texts")}
 
 
@@ -59,53 +59,38 @@ def flag_table() -> tuple[FieldInfo, ...]:
 
 @cache
 def _table() -> dict[str, FieldInfo]:
-    return {info.path: info for info in _describe(Config(), "")}
+    return {info.path: info for info in _describe(Config(), "", Config.model_json_schema()["$defs"])}
 
 
-def _describe(section: BaseModel, prefix: str) -> Iterator[FieldInfo]:
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
+def _describe(section: BaseModel, prefix: str, sections: Mapping[str, Any]) -> Iterator[FieldInfo]:
+    for name in type(section).model_fields:
+        path, value = prefix + name, getattr(section, name)
         if isinstance(value, BaseModel):
-            yield from _describe(value, f"{prefix}{name}.")
+            yield from _describe(value, f"{path}.", sections)
             continue
-        base, bounds, optional = _unwrap(field.annotation, list(field.metadata))
+        field = sections[type(section).__name__]["properties"][name]
+        kinds = field.get("anyOf", [field])
+        single = array = next(schema for schema in kinds if schema["type"] != "null")
         length = None
-        if get_origin(base) is tuple:
-            items = get_args(base)
-            length = 0 if items[-1] is Ellipsis else len(items)
-            base = items[0]
-        choices = tuple(map(str, get_args(base))) if get_origin(base) is Literal else ()
-        kind: Kind = "str" if choices else base.__name__
-        text = _type_text(kind, choices, bounds, length) + (" or none" if optional else "")
-        path = prefix + name
-        yield FieldInfo(path, kind, text, choices, value, field.description or "", path in LIVE_KNOBS, optional, length)
+        if array["type"] == "array":
+            single, length = array.get("items") or array["prefixItems"][0], array.get("maxItems", 0)
+        choices = tuple(single.get("enum", ()))
+        kind, optional = KINDS[single["type"]], len(kinds) > 1
+        text = _type_text(kind, choices, single, length) + (" or none" if optional else "")
+        yield FieldInfo(path, kind, text, choices, value, field["description"], path in LIVE_KNOBS, optional, length)
 
 
-def _unwrap(annotation: Any, bounds: list[Any]) -> tuple[Any, list[Any], bool]:
-    """Strip Annotated and `| None`: (plain type, bounds found on the way, whether None is allowed)."""
-    if get_origin(annotation) is Annotated:
-        base, *extra = get_args(annotation)
-        for item in extra:
-            bounds += getattr(item, "metadata", [item])
-        return _unwrap(base, bounds)
-    if get_origin(annotation) in (Union, types.UnionType):
-        (base,) = (item for item in get_args(annotation) if item is not type(None))
-        return (*_unwrap(base, bounds)[:2], True)
-    return annotation, bounds, False
-
-
-def _type_text(kind: Kind, choices: tuple[str, ...], bounds: Iterable[Any], length: int | None) -> str:
+def _type_text(kind: Kind, choices: tuple[str, ...], schema: Mapping[str, Any], length: int | None) -> str:
     if choices:
         return "one of " + ", ".join(choices)
     if kind == "bool":
         return "true or false"
     one, many = NOUNS[kind]
-    limit = {key: getattr(b, key) for b in bounds for key in ("ge", "gt", "le") if getattr(b, key, None) is not None}
     text = one if length is None else f"a list of {many}" if length == 0 else f"{length} {many}"
-    if "ge" in limit and "le" in limit:
-        return f"{text} from {limit['ge']} to {limit['le']}"
-    signs = (("ge", ">="), ("gt", ">"), ("le", "<="))
-    return text + "".join(f" {sign} {limit[key]}" for key, sign in signs if key in limit)
+    if "minimum" in schema and "maximum" in schema:
+        return f"{text} from {schema['minimum']} to {schema['maximum']}"
+    signs = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="))
+    return text + "".join(f" {sign} {schema[key]}" for key, sign in signs if key in schema)
 
 
 def parse_overrides(argv: Iterable[str]) -> tuple[Overrides, list[Problem]]:

@@ -9,7 +9,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from engine.config import GYM_PREFIX, SPLIT_PATTERNS, DataConfig, EvalConfig
+from engine.config import DataConfig, EvalConfig
+from engine.datasets import GYM_PREFIX, dataset_files
 from engine.rollout.transport import Prompt
 
 
@@ -143,30 +144,15 @@ def _read(spec: str, data: DataConfig, flag: str) -> tuple[str, Rows]:
     """Name and rows of one dataset."""
     if spec.startswith(GYM_PREFIX):
         return _read_gym(spec, flag)
-    path = Path(spec).expanduser()
-    files = _split_files(path, data.prompt_split, flag) if path.is_dir() else [path]
     rows: Rows = []
+    try:
+        files = dataset_files(spec, data.prompt_split)
+    except ValueError as error:
+        raise DataError(f"--{flag}: {error}") from None
     for file in files:
-        if not file.is_file():
-            raise DataError(f"--{flag}: there is no file or directory {spec}")
-        if file.suffix == ".parquet":
-            records = _parquet_records(file, flag)
-        elif file.suffix == ".jsonl":
-            records = _jsonl_records(file, flag)
-        else:
-            raise DataError(f"--{flag}: {spec} must be .jsonl, .parquet, a directory or {GYM_PREFIX}NAME")
+        records = _parquet_records(file, flag) if file.suffix == ".parquet" else _jsonl_records(file, flag)
         rows += [_row(record, data, where) for where, record in records]
-    return path.stem, rows
-
-
-def _split_files(folder: Path, split: str, flag: str) -> list[Path]:
-    """The files of one split: <split>.jsonl, <split>*.parquet or data/<split>-*.parquet."""
-    for pattern in SPLIT_PATTERNS:
-        found = sorted(folder.glob(pattern.format(split=split)))
-        if found:
-            return found
-    raise DataError(f"--{flag}: {folder} has no {split}.jsonl, {split}*.parquet or data/{split}-*.parquet "
-                    "(the split is data.prompt_split, for an evaluation eval.split)")  # fmt: skip
+    return Path(spec).stem, rows
 
 
 def _jsonl_records(file: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:

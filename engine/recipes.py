@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config import GYM_PREFIX, Config
+from engine.config import Config
+from engine.datasets import GYM_PREFIX
 from engine.flags import Overrides, Problem, parse_overrides, read_toml, resolve, suggest
 from engine.validate import validate
 

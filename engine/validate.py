@@ -9,17 +9,16 @@ import json
 import math
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from engine.algo.names import GROUP_ESTIMATORS, PRESETS, TOKEN_REWARD_ESTIMATORS, forbidden_correction, forbidden_loss
 from engine.cluster_rules import CLUSTER_RULES, Rules
-from engine.config import GYM_PREFIX, SPLIT_PATTERNS, Config
+from engine.config import Config
+from engine.datasets import GYM_PREFIX, dataset_files
 from engine.flags import Problem, suggest
 from engine.wire import read_record
 
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
 MAX_STALENESS = 64
-DATASET_SUFFIXES = (".jsonl", ".parquet")
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -80,14 +79,11 @@ def _dataset_fault(name: str, split: str) -> str | None:
     if name.startswith(GYM_PREFIX):
         named = name.removeprefix(GYM_PREFIX).partition("?")[0]
         return None if named else f"'{name}' names no task; write {GYM_PREFIX}NAME, for example {GYM_PREFIX}chain_sum"
-    path = Path(os.path.expanduser(name))
-    if not os.path.exists(path):
-        return f"{name} does not exist"
-    if path.is_file():
-        known = path.suffix in DATASET_SUFFIXES
-        return None if known else f"{name} is neither {' nor '.join(DATASET_SUFFIXES)} nor a dataset directory"
-    patterns = [pattern.format(split=split) for pattern in SPLIT_PATTERNS]
-    return None if any(any(path.glob(p)) for p in patterns) else f"{name} has no split '{split}' ({', '.join(patterns)})"
+    try:
+        dataset_files(name, split)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def python_file_rules(c: Config) -> Rules:

@@ -239,7 +239,7 @@ def report_of(store: Store, run: Run) -> JobReport | None:
 
 def needed_paths(config: Config, runs_root: Path) -> list[str]:
     """Paths that a run of this configuration reads or writes on its nodes, outside of a container."""
-    from engine.config import GYM_PREFIX
+    from engine.datasets import GYM_PREFIX
     from molt_tui.slurm.render import library_root
 
     model = os.path.expanduser(config.actor.model_name_or_path)

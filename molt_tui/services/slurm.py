@@ -349,7 +349,7 @@ def _refresh(store: Store) -> list[Path]:
 
 def stage(config: Config, target: Path) -> list[str]:
     """Copy the model and the data files of a configuration below `target`; returns the flags that use the copies."""
-    from engine.config import GYM_PREFIX
+    from engine.datasets import GYM_PREFIX
     from molt_tui.slurm.render import library_root
     from molt_tui.spawn import run_program
 

@@ -99,9 +99,9 @@ def test_what_cannot_be_used_is_one_line_that_names_the_flag(tmp_path):
     cases = [
         (config(), "--data.prompt_dataset names no dataset"),
         (config(good, prompt_probs=(0.5, 0.5)), "--data.prompt_probs has 2 weights for 1 datasets"),
-        (config(str(tmp_path / "none.jsonl")), "--data.prompt_dataset: there is no file or directory"),
+        (config(str(tmp_path / "none.jsonl")), "--data.prompt_dataset: .*none.jsonl does not exist"),
         (config(str(empty)), "--data.prompt_dataset: .* holds no prompt"),
-        (config(str(tmp_path / "folder")), "--data.prompt_dataset: .* has no train.jsonl"),
+        (config(str(tmp_path / "folder")), "--data.prompt_dataset: .* has no split 'train' .train.jsonl"),
         (config(str(broken), label_key=None), "broken.jsonl line 2 is not JSON"),
         (config(str(latin)), "latin.jsonl line 1 is not JSON: 'utf-8'"),
         (config(str(deep)), "deep.jsonl line 1 is not JSON"),
@@ -111,13 +111,13 @@ def test_what_cannot_be_used_is_one_line_that_names_the_flag(tmp_path):
         (DataConfig(prompt_dataset=(good,), label_key="gold"), "--data.label_key: a.jsonl line 1 has no column 'gold'"),
         (config("reasoning-gym:nope"), "--data.prompt_dataset: reasoning-gym:nope: Dataset 'nope' not registered"),
         (config("reasoning-gym:chain_sum?sise=3"), "sise"),
-        (config(__file__), r"must be .jsonl, .parquet, a directory or reasoning-gym:NAME"),
+        (config(__file__), "neither .jsonl nor .parquet nor a dataset directory"),
     ]
     for data, message in cases:
         with pytest.raises(DataError, match=message) as error:
             load_prompts(data, seed=0)
         assert "\n" not in str(error.value)
-    with pytest.raises(DataError, match=r"--eval\.dataset: there is no file"):
+    with pytest.raises(DataError, match=r"--eval\.dataset: nowhere does not exist"):
         load_prompts(config("nowhere"), seed=0, flag="eval.dataset")
 
 
@@ -129,7 +129,7 @@ def test_evaluation_sets_come_in_file_order_by_name(tmp_path):
     assert sets["easy"][3].prompt_id == "easy:3@0" and sets["easy"][3].label == 3
     assert [len(p) for p in load_eval_sets(EvalConfig(dataset=(a, b), max_samples=3), data).values()] == [2, 1]
     assert load_eval_sets(EvalConfig(), data) == {}
-    with pytest.raises(DataError, match=r"--eval\.dataset: there is no file"):
+    with pytest.raises(DataError, match=r"--eval\.dataset: nowhere does not exist"):
         load_eval_sets(EvalConfig(dataset=("nowhere",)), data)
 
 

@@ -69,6 +69,8 @@ CASES = [
     ({"data.prompt_dataset": ""}, "data.prompt_dataset", "no prompts are set"),
     ({"data.prompt_dataset": "gone.jsonl"}, "data.prompt_dataset", "gone.jsonl does not exist"),
     ({"data.prompt_dataset": "set", "data.prompt_split": "test"}, "data.prompt_dataset", "no split 'test'"),
+    ({"data.prompt_dataset": "set", "data.prompt_split": "/x"}, "data.prompt_dataset", "no split '/x'"),
+    ({"data.prompt_dataset": "set", "data.prompt_split": "**x"}, "data.prompt_dataset", "no split '**x'"),
     ({"data.prompt_dataset": "agent.py"}, "data.prompt_dataset", "neither .jsonl nor .parquet"),
     ({"data.prompt_dataset": "reasoning-gym:?size=3"}, "data.prompt_dataset", "names no task"),
     ({"data.prompt_probs": "1 2"}, "data.prompt_probs", "2 weights for 1 datasets"),

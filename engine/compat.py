@@ -18,6 +18,7 @@ from torch import nn
 from engine import compat_automodel
 from engine.compat_automodel import Choose
 from engine.rollout.transport import EngineDead
+from engine.timers import Level
 
 
 @dataclass
@@ -265,10 +266,8 @@ def fail_requests(llm: Any) -> None:
 class StepStats:
     """What the core reports after each step, in the place of vLLM's own stat loggers."""
 
-    running = 0
-    waiting = 0
-    kv_frac: float | None = None
-    preemptions = 0
+    def __init__(self) -> None:
+        self.running, self.waiting, self.kv_frac, self.preemptions = Level(), Level(), Level(), 0
 
     @classmethod
     def attach(cls, llm: Any) -> Self:
@@ -279,9 +278,9 @@ class StepStats:
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
         if scheduler_stats is not None:
-            self.running = scheduler_stats.num_running_reqs
-            self.waiting = scheduler_stats.num_waiting_reqs + getattr(scheduler_stats, "num_skipped_waiting_reqs", 0)
-            self.kv_frac = scheduler_stats.kv_cache_usage
+            self.running.set(scheduler_stats.num_running_reqs)
+            self.waiting.set(scheduler_stats.num_waiting_reqs + getattr(scheduler_stats, "num_skipped_waiting_reqs", 0))
+            self.kv_frac.set(scheduler_stats.kv_cache_usage)
         if iteration_stats is not None:
             self.preemptions += iteration_stats.num_preempted_reqs
 

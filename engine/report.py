@@ -100,9 +100,9 @@ class Progress:
         """engine/*, host/* and sampler rates since the last call."""
         stats = await asyncio.gather(*[e.stats() for e in cluster.engines])
         now = time.perf_counter()
-        found = engine_spreads(stats, self._stats) | host_metrics() | self._gpus.take()
+        wall = now - self._at
+        found = engine_spreads(stats, self._stats, wall) | host_metrics() | self._gpus.take()
         if self._stats:
-            wall = now - self._at
             found["perf/rollout_tok_s"] = sum(s.tokens - p.tokens for s, p in zip(stats, self._stats)) / wall
             busy = sum(s.busy_s - p.busy_s for s, p in zip(stats, self._stats)) / len(stats)
             found["time/rollout_idle_frac"] = min(1.0, max(0.0, 1.0 - busy / wall))
@@ -110,18 +110,16 @@ class Progress:
         return found
 
 
-def engine_spreads(stats: list[EngineStats], before: list[EngineStats]) -> dict[str, Any]:
-    """engine/*: min, mean, max and the worst engine by name."""
+def engine_spreads(stats: list[EngineStats], before: list[EngineStats], seconds: float) -> dict[str, Any]:
+    """engine/*: min, mean, max and the worst engine by name; apart from the version, of the `seconds` since `before`."""
     label = [f"engine-{i}" for i in range(len(stats))]
-    found: dict[str, Any] = {}
-    found |= spread("engine/running", dict(zip(label, [float(s.running) for s in stats])), worst_is_high=False)
-    found |= spread("engine/waiting", dict(zip(label, [float(s.waiting) for s in stats])))
-    found |= spread("engine/version", dict(zip(label, [float(s.version) for s in stats])), worst_is_high=False)
-    found |= spread("engine/kv_frac", {n: s.kv_frac for n, s in zip(label, stats) if s.kv_frac is not None})
-    if before:
-        new = [float(s.preemptions - p.preemptions) for s, p in zip(stats, before)]
-        found |= spread("engine/preemptions", dict(zip(label, new)))
-    return found
+    found = spread("engine/version", dict(zip(label, [float(s.version) for s in stats])), worst_is_high=False)
+    pairs = dict(zip(label, zip(stats, before)))
+    found |= spread("engine/running", {n: (s.running_s - p.running_s) / seconds for n, (s, p) in pairs.items()}, False)
+    found |= spread("engine/waiting", {n: (s.waiting_s - p.waiting_s) / seconds for n, (s, p) in pairs.items()})
+    found |= spread("engine/preemptions", {n: float(s.preemptions - p.preemptions) for n, (s, p) in pairs.items()})
+    kv = {n: (s.kv_s - p.kv_s) / seconds for n, (s, p) in pairs.items() if s.kv_s is not None and p.kv_s is not None}
+    return found | spread("engine/kv_frac", kv)
 
 
 def host_metrics() -> dict[str, Any]:

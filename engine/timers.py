@@ -1,8 +1,24 @@
-"""Wall-clock accounting of one training step: named phases, and the share that no phase covers."""
+"""Wall-clock accounting: the named phases of a training step with the share that none covers, and levels over time."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+class Level:
+    """Something that has a level at each moment, such as the requests that run; `integral` is its sum over time in
+    level-seconds, so that a difference over seconds is the mean."""
+
+    def __init__(self) -> None:
+        self.level, self._total, self._since = 0.0, 0.0, time.perf_counter()
+
+    def set(self, level: float) -> None:
+        now = time.perf_counter()
+        self._total += self.level * (now - self._since)
+        self.level, self._since = level, now
+
+    def integral(self) -> float:
+        return self._total + self.level * (time.perf_counter() - self._since)
 
 
 class StepTimer:

@@ -109,6 +109,7 @@ class ScriptedEngine(MailboxHost):
         self.requests: list[GenerateRequest] = []
         self.aborts: list[str] = []
         self.tokens, self.busy_s = 0, 0.0
+        self.running_s, self.waiting_s = 0.0, 0.0
         self._running: dict[str, _Running] = {}
         self._waiting: list[_Running] = []
         self._unpaused = asyncio.Event()
@@ -156,6 +157,8 @@ class ScriptedEngine(MailboxHost):
             await asyncio.sleep(seconds)
             await self._unpaused.wait()
             self.busy_s += seconds
+            self.running_s += seconds * len(self._running)
+            self.waiting_s += seconds * len(self._waiting)
             for running in list(self._running.values()):
                 self._step(running)
 
@@ -226,7 +229,7 @@ class ScriptedEngine(MailboxHost):
         return [np.full(len(s) - 1, self.logprob(self.version), dtype=np.float32) for s in sequences]
 
     async def stats(self) -> EngineStats:
-        return EngineStats(len(self._running), len(self._waiting), None, 0, self.version, self.tokens, self.busy_s)
+        return EngineStats(self.running_s, self.waiting_s, None, 0, self.version, self.tokens, self.busy_s)
 
 
 class CharTokenizer:

@@ -8,7 +8,6 @@ core; the number of tokens at a border is read from vLLM's own per-request state
 import asyncio
 import gc
 import os
-import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from engine.config import Config
 from engine.rollout.mailbox import MailboxHost
 from engine.rollout.transport import EngineDead, EngineStats, GenerateRequest, GenerateResult
 from engine.sync.link import LinkKind
+from engine.timers import Level
 
 PING_SECONDS = 10.0
 
@@ -69,7 +69,7 @@ class VllmEngine(MailboxHost):
         self._paused = False
         self._updating = False
         self._death = ""
-        self._busy = _Stopwatch()
+        self._busy = Level()
         self._pause_preemptions = 0
         self._scores = 0
         self._asleep: set[str] = set()
@@ -109,12 +109,12 @@ class VllmEngine(MailboxHost):
         with compat.plain_vllm_errors():
             params = self._sampling_params(request)
         flight = self._flights[request.request_id] = _Flight(self.version)
-        self._busy.run(not self._paused)
+        self._count()
         try:
             final = await self._final_output(request.token_ids, params, request.request_id)
         finally:
             del self._flights[request.request_id]
-            self._busy.run(bool(self._flights) and not self._paused)
+            self._count()
         self._finished_tokens += len(final.outputs[0].token_ids)
         return self._result(request, final, flight)
 
@@ -236,11 +236,12 @@ class VllmEngine(MailboxHost):
         self._check_alive()
         if not self._paused:
             self._paused = True
-            self._busy.run(False)
+            self._busy.set(False)
             await self._call("pause", compat.pause(self._llm))
             await self._call("drain", compat.drain_outputs(self._llm))
             # The pause itself preempts what runs, which is no sign of a full KV cache.
-            self._pause_preemptions += self._steps.running
+            self._pause_preemptions += self._steps.running.level
+            self._count()
         return len(self._flights)
 
     async def update_weights(self, manifest: Any, version: int) -> None:
@@ -282,7 +283,7 @@ class VllmEngine(MailboxHost):
             await self._wake({"weights", "kv_cache"})
             await self._call("resume", self._llm.resume_generation())
             self._paused = False
-            self._busy.run(bool(self._flights))
+            self._count()
 
     async def digest(self) -> tuple[int, float, float]:
         """(count, sum, sum of squares) of the parameters of the first worker; see WorkerExtension.digest."""
@@ -290,19 +291,26 @@ class VllmEngine(MailboxHost):
 
     # State
 
+    def _count(self) -> None:
+        """After a change of what is in flight or of the pause, in which the core reports nothing and all requests wait."""
+        self._busy.set(bool(self._flights) and not self._paused)
+        if self._paused:
+            self._steps.running.set(0)
+            self._steps.waiting.set(len(self._flights))
+
     async def stats(self) -> EngineStats:
-        """A snapshot. Preemptions by pauses are left out; `tokens` counts those of requests in flight too."""
+        """Preemptions by pauses are left out; `tokens` counts those of requests in flight too."""
         self._check_alive()
-        steps, held = self._steps, len(self._flights)
+        steps = self._steps
         in_flight = sum(compat.tokens_so_far(self._llm, i) or 0 for i in self._flights)
         return EngineStats(
-            running=0 if self._paused else steps.running,
-            waiting=held if self._paused else steps.waiting,
-            kv_frac=steps.kv_frac,
-            preemptions=max(0, steps.preemptions - self._pause_preemptions),
+            running_s=steps.running.integral(),
+            waiting_s=steps.waiting.integral(),
+            kv_s=steps.kv_frac.integral(),
+            preemptions=max(0, steps.preemptions - int(self._pause_preemptions)),
             version=self.version,
             tokens=self._finished_tokens + in_flight,
-            busy_s=self._busy.seconds(),
+            busy_s=self._busy.integral(),
         )
 
     async def shutdown(self) -> None:
@@ -354,22 +362,6 @@ class VllmEngine(MailboxHost):
     def _check_alive(self) -> None:
         if self._llm is None or self._death:
             raise EngineDead(f"engine {self.spec.index}: {self._death}")
-
-
-class _Stopwatch:
-    """Time spent running, in seconds."""
-
-    def __init__(self) -> None:
-        self._total, self._since = 0.0, None
-
-    def run(self, on: bool) -> None:
-        now = time.perf_counter()
-        if self._since is not None:
-            self._total += now - self._since
-        self._since = now if on else None
-
-    def seconds(self) -> float:
-        return self._total + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
 
 def engine_arguments(spec: EngineSpec) -> dict[str, Any]:

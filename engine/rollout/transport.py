@@ -46,11 +46,16 @@ class GenerateResult:
 
 @dataclass
 class EngineStats:
-    """A snapshot of one engine; `preemptions`, `tokens` and `busy_s` count since its start."""
+    """What one engine did since its start, and the version it serves.
 
-    running: int
-    waiting: int
-    kv_frac: float | None
+    running_s, waiting_s  requests that ran or waited, times the seconds they did
+    kv_s         share of the KV cache in use, times seconds; None: unknown
+    busy_s       seconds with a request while allowed to work
+    """
+
+    running_s: float
+    waiting_s: float
+    kv_s: float | None
     preemptions: int
     version: int
     tokens: int

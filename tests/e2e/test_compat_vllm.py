@@ -135,7 +135,7 @@ def test_step_stats_read_vllms_records(vllm):
     step.num_preempted_reqs = 2
     reported = SchedulerStats(num_running_reqs=3, num_waiting_reqs=1, kv_cache_usage=0.25)
     llm.logger_manager.record(scheduler_stats=reported, iteration_stats=step, engine_idx=0)
-    assert (stats.running, stats.waiting, stats.kv_frac, stats.preemptions) == (3, 1, 0.25, 2)
+    assert (stats.running.level, stats.waiting.level, stats.kv_frac.level, stats.preemptions) == (3, 1, 0.25, 2)
 
 
 def test_the_weight_transfer_backend_registers_once_and_is_complete(vllm):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import string
+import time
 
 import numpy as np
 import pytest
@@ -205,8 +206,25 @@ async def test_statistics_count_what_happened(moe):
     results = await asyncio.gather(*[moe.generate([3, 4], max_tokens=10) for _ in range(5)])
     after = await moe.engine.stats()
     assert after.tokens - before.tokens == sum(len(r.token_ids) for r in results)
-    assert after.busy_s > before.busy_s and (after.running, after.waiting) == (0, 0)
-    assert after.version == moe.engine.version and after.preemptions == 0 and 0.0 <= after.kv_frac <= 1.0
+    busy = after.busy_s - before.busy_s
+    assert 0 < after.running_s - before.running_s <= 5 * busy and 0 <= after.waiting_s - before.waiting_s <= 5 * busy
+    assert after.version == moe.engine.version and after.preemptions == 0 and 0.0 < after.kv_s - before.kv_s <= busy
+    idle = await moe.engine.stats()
+    assert (idle.running_s, idle.waiting_s) == (after.running_s, after.waiting_s), "nothing runs: nothing is added"
+
+
+async def test_requests_held_by_a_pause_wait(moe):
+    task = moe.generate([2, 3], max_tokens=120)
+    await moe.until_tokens((await moe.engine.stats()).tokens + 10)
+    await moe.engine.pause()
+    before, started = await moe.engine.stats(), time.perf_counter()
+    late = moe.generate([4], max_tokens=2)
+    await asyncio.sleep(0.2)
+    after, seconds = await moe.engine.stats(), time.perf_counter() - started
+    await moe.engine.resume()
+    await asyncio.gather(task, late)
+    assert after.running_s == before.running_s and after.busy_s == before.busy_s
+    assert 1.5 * seconds < after.waiting_s - before.waiting_s <= 2 * seconds + 0.01
 
 
 async def test_misuse_is_refused_with_what_to_do(moe, dense):

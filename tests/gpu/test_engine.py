@@ -96,11 +96,10 @@ async def test_a_sleeping_engine_gives_its_memory_back_and_keeps_its_requests(ri
     awake = torch.cuda.mem_get_info()[0]
     await rig.engine.sleep()
     assert torch.cuda.mem_get_info()[0] - awake > 5 * 2**30
-    before, version = await rig.engine.stats(), rig.engine.version
+    version = rig.engine.version
     await rig.send(2, rig.engine.update_weights(rig.manifest, version + 1))
     await rig.engine.resume()
     results = await asyncio.wait_for(asyncio.gather(*running), 120)
-    assert before.waiting == 16
     for result in results:
         assert len(result.token_ids) == 500 and set(result.versions) == {version, version + 1}
         assert result.versions == sorted(result.versions)

@@ -28,7 +28,7 @@ from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import RolloutPool, RunFailed
 from engine.rollout.runner import RunnerSpec
 from engine.rollout.transport import EngineDead, Sampling
-from engine.specs import engine_specs, group_limit_s, resolve_device, trainer_specs
+from engine.specs import engine_specs, group_limit_s, local_model, resolve_device, trainer_specs
 from engine.sync.publish import PublishError, learn_copies, publish
 from engine.traces import TraceWriter, token_pieces
 from engine.wire import EXIT_COMPLETED, EXIT_FAILED, EXIT_STOPPED, RunDir
@@ -71,7 +71,7 @@ class Attempt:
         """The model directory; tiny:* models are built and warmed up inside the run directory, once."""
         name = self.config.actor.model_name_or_path
         if not name.startswith("tiny:"):
-            return Path(name)
+            return local_model(name)
         from engine.train.tiny import build_for_run
 
         return build_for_run(self.config, self.run.path / "model", self.run.path / self.config.train.agent_path)

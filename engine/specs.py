@@ -1,5 +1,6 @@
 """From the configuration to what each actor is started with."""
 
+import os
 from pathlib import Path
 
 from engine.agents.runner import CLOSE_TIMEOUT_S
@@ -7,13 +8,14 @@ from engine.config import Config
 from engine.placement import Cluster, resolve_device
 from engine.rollout.engine import EngineSpec
 from engine.train.plan import TrainerSpec
+from engine.validate import is_dense
 
 RUNNER_SLACK_S = 30.0
 
 
 def engine_specs(config: Config, model: Path, cluster: Cluster) -> list[EngineSpec]:
     cores = share(cluster.cores()[0], config.vllm.num_engines)
-    device, moe = resolve_device(config), is_moe(model)
+    device, moe = resolve_device(config), not is_dense(str(model))
     return [EngineSpec(str(model), config, device, moe, pinned, index) for index, pinned in enumerate(cores)]
 
 
@@ -43,9 +45,10 @@ def share(cores: list[int] | None, members: int) -> list[list[int] | None]:
     return [cores[i::members] or [cores[i % len(cores)]] for i in range(members)]
 
 
-def is_moe(model: Path) -> bool:
-    """Whether the model has routed experts, read from its config.json."""
-    import json
+def local_model(name: str) -> Path:
+    """The directory of a model given as one or by its hub name, whose files are fetched, or taken from the hub's cache."""
+    if os.path.isdir(name):
+        return Path(name)
+    from huggingface_hub import snapshot_download
 
-    config = json.loads((model / "config.json").read_text())
-    return any(config.get(key) for key in ("num_experts", "n_routed_experts", "num_local_experts"))
+    return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.tiktoken"]))

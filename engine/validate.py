@@ -36,7 +36,7 @@ def model_rules(c: Config) -> Rules:
     yield (c.tiny.top_k > c.tiny.num_experts, "tiny.top_k",
            f"{c.tiny.top_k} experts per token, but there are only {c.tiny.num_experts} (tiny.num_experts)")  # fmt: skip
     yield c.tiny.warmup_steps and not tiny, "tiny.warmup_steps", "only a tiny: model is warmed up; use 0"
-    dense, replays = _is_dense(name), c.train.routing_replay
+    dense, replays = is_dense(name), c.train.routing_replay
     yield replays and dense, "train.routing_replay", f"{name} has no experts whose choice could be replayed; leave it off"
     yield (c.actor.freeze_moe_router and dense, "actor.freeze_moe_router",
            f"{name} has no router that could be frozen; leave it off")  # fmt: skip
@@ -49,7 +49,7 @@ def _no_model_directory(name: str) -> bool:
     return name.startswith(("/", ".", "~")) and not os.path.isfile(f"{os.path.expanduser(name)}/config.json")
 
 
-def _is_dense(model: str) -> bool:
+def is_dense(model: str) -> bool:
     """True when the model is known to have no experts; a hub name tells nothing."""
     if model.startswith("tiny:"):
         return model == "tiny:qwen3"

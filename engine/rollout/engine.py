@@ -81,7 +81,7 @@ class VllmEngine(MailboxHost):
         self.spec, vllm = spec, spec.config.vllm
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)  # of this thread, which the core process inherits
-        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if Path(spec.model_path).is_dir() else {}
+        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         variables = compat.vllm_environment(spec.device, vllm.tensor_parallel_size, spec.cores, vllm.enforce_eager)
         with compat.environment(variables | offline):
             self._llm = compat.start_async_llm(engine_arguments(spec))
@@ -388,9 +388,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, Any]:
 
 
 def has_tokenizer(model_path: str) -> bool:
-    """Whether vLLM can load a tokenizer; models that are not a local directory are taken to have one."""
-    folder = Path(model_path)
-    return not folder.is_dir() or any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
+    """Whether vLLM can load a tokenizer from the model's directory."""
+    return any(Path(model_path, name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
 
 
 def stop_token_ids(model_path: str, config: Any) -> list[int]:

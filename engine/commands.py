@@ -1,6 +1,7 @@
 """Control commands of a running attempt: read from the inbox, applied at a safe point, each answered by an event."""
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +21,11 @@ class BadCommand(ValueError):
 
 @dataclass
 class Inbox:
-    """Collects commands in the background; the loop takes them at safe points through `take`."""
+    """Collects commands in the background; the loop takes them at safe points. `arrived` is set while some are pending."""
 
     run: RunDir
     events: EventWriter
-    pending: list[ControlCommand] = field(default_factory=list)
+    pending: deque[ControlCommand] = field(default_factory=deque)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def watch(self) -> None:
@@ -43,10 +44,12 @@ class Inbox:
         self.pending.append(ControlCommand(id=f"{who}-{name}", name=name, who=who))
         self.arrived.set()
 
-    def take(self) -> list[ControlCommand]:
-        taken, self.pending = self.pending, []
-        self.arrived.clear()
-        return taken
+    def take(self) -> ControlCommand:
+        """The oldest pending command."""
+        command = self.pending.popleft()
+        if not self.pending:
+            self.arrived.clear()
+        return command
 
     def answer(self, command: ControlCommand, ok: bool, message: str, step: int, version: int) -> None:
         self.events.emit(ControlEvent, step=step, version=version, id=command.id, name=command.name, ok=ok,

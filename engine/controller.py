@@ -47,6 +47,7 @@ class Controller:
     live: dict[str, Any]
     position: Position = field(default_factory=Position)
     stop_at: int | None = None
+    paused: bool = False
     timer: StepTimer = field(default_factory=StepTimer)
     alerted: set[str] = field(default_factory=set)  # rules that the last batch broke: one that lasts is told once
     evaluation: asyncio.Task[str] | None = None  # the one that runs beside training
@@ -188,8 +189,7 @@ class Controller:
             self.evaluation = asyncio.create_task(self._evaluate_version(step, self.position.version))
             if self.config.ckpt.best_metric_key:
                 await self._evaluated()  # before the weights change: the best are saved
-        if self.inbox.pending:
-            await self._serve_commands()
+        await self._serve_commands()
         if self.stop_at is not None and step >= self.stop_at:
             await self._checkpoint("stop")
             raise Stopped("stopped after the step, as asked")
@@ -236,42 +236,46 @@ class Controller:
         return f"saved step {step}"
 
     async def _serve_commands(self) -> None:
-        for command in self.inbox.take():
-            await self._serve(command)
+        """Answer what is in the inbox; a pause holds the run here, where further commands are served until resume or stop."""
+        while self.inbox.pending or self.paused:
+            await self.inbox.arrived.wait()
+            await self._serve(self.inbox.take())
 
     async def _serve(self, command: ControlCommand) -> None:
-        if command.name == "pause":
-            self._answer(command, True, "paused; nothing new starts until resume")
-            await self._paused()
-            return
         try:
-            message = await self._carry_out(command)
+            ok, message = True, await self._carry_out(command)
         except BadCommand as error:
-            self._answer(command, False, str(error))
-            return
-        self._answer(command, True, message)
+            ok, message = False, str(error)
+        self.inbox.answer(command, ok, message, self.position.step, self.position.version)
         if command.name == "stop":
             raise Stopped("stopped as asked")
 
-    def _answer(self, command: ControlCommand, ok: bool, message: str) -> None:
-        self.inbox.answer(command, ok, message, self.position.step, self.position.version)
-
     async def _carry_out(self, command: ControlCommand) -> str:
         """Do what one command asks; returns the answer. Raises BadCommand when it cannot be done."""
-        if command.name == "checkpoint":
-            return await self._checkpoint("command")
-        if command.name == "evaluate":
-            return await self._evaluate()
-        if command.name == "stop":
-            return await self._checkpoint("stop")
-        if command.name == "stop_after_step":
-            self.stop_at = self.position.step + 1
-            return f"stops after step {self.stop_at}"
-        if command.name == "resume":
-            raise BadCommand("the run is not paused")
-        if command.name == "set":
-            return self._set_knobs(command.args)
+        match command.name:
+            case "pause":
+                return "already paused" if self.paused else self._hold(True)
+            case "resume":
+                if not self.paused:
+                    raise BadCommand("the run is not paused")
+                return self._hold(False)
+            case "checkpoint" | "stop":
+                return await self._checkpoint("stop" if command.name == "stop" else "command")
+            case "evaluate":
+                return await self._evaluate()
+            case "stop_after_step":
+                self.stop_at = self.position.step + 1
+                return f"stops after step {self.stop_at}"
+            case "set":
+                return self._set_knobs(command.args)
         raise BadCommand(f"unknown command {command.name}")
+
+    def _hold(self, paused: bool) -> str:
+        """Stop or go on with admission and training."""
+        self.paused = paused
+        self.pool.set_paused(paused)
+        self._phase("paused" if paused else "running")
+        return "paused; nothing new starts until resume" if paused else "running again"
 
     def _set_knobs(self, args: dict[str, Any]) -> str:
         if not args:
@@ -281,25 +285,6 @@ class Controller:
         self.pool.set_temperature(self.live["rollout.temperature"])
         done = ", ".join(f"{key} = {self.live[key]}" for key in args)
         return f"{done} from step {self.position.step + 1}"
-
-    async def _paused(self) -> None:
-        """Hold admission and training until resume or stop; other commands are served meanwhile."""
-        self.pool.pause()
-        self._phase("paused")
-        try:
-            while True:
-                await self.inbox.arrived.wait()
-                for command in self.inbox.take():
-                    if command.name == "resume":
-                        self._answer(command, True, "running again")
-                        return
-                    if command.name == "pause":
-                        self._answer(command, True, "already paused")
-                        continue
-                    await self._serve(command)
-        finally:
-            self.pool.resume()
-            self._phase("running")
 
     def _phase(self, phase: str, detail: str = "") -> None:
         self.events.emit(PhaseEvent, step=self.position.step, version=self.position.version, phase=phase, detail=detail)

@@ -12,11 +12,12 @@ its places when its update is published. Finished groups leave oldest admission 
 """
 
 import asyncio
-import heapq
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from engine.config import Config
@@ -91,7 +92,7 @@ class RolloutPool:
         self._dispatch = dispatch
         self._returned: deque[Prompt] = deque()
         self._in_flight: dict[str, tuple[GroupSpec, asyncio.Task[None]]] = {}
-        self._finished: list[tuple[int, FinishedGroup]] = []
+        self._finished: list[tuple[int, FinishedGroup]] = []  # with their place in the order of admission, sorted by it
         self._training: list[FinishedGroup] = []
         self._lost: list[FinishedGroup] = []
         self._dispatch_failures: Counter[str] = Counter()
@@ -143,7 +144,8 @@ class RolloutPool:
         size = min(self.config.rollout.batch_size, len(self._finished))
         if not size:
             return None
-        self._training = [heapq.heappop(self._finished)[1] for _ in range(size)]
+        self._training = [group for _, group in self._finished[:size]]
+        del self._finished[:size]
         lost, self._lost = self._lost, []
         return Batch(self.version, list(self._training), queue, lost)
 
@@ -167,7 +169,7 @@ class RolloutPool:
             self._taken.popleft()
 
     def _has_stragglers(self) -> bool:
-        finished = [group.admitted_version for _, group in sorted(self._finished, key=_sequence)]
+        finished = [group.admitted_version for _, group in self._finished]
         running = [spec.admitted_version for spec, _ in self._in_flight.values()]
         return must_finish(self.version, self.max_staleness, self.config.rollout.batch_size, finished, running)
 
@@ -192,13 +194,9 @@ class RolloutPool:
         """For groups admitted from now on."""
         self.sampling = replace(self.sampling, temperature=temperature)
 
-    def pause(self) -> None:
-        """Admit nothing; what is in flight goes on."""
-        self._paused = True
-        self._update()
-
-    def resume(self) -> None:
-        self._paused = False
+    def set_paused(self, paused: bool) -> None:
+        """While paused nothing is admitted; what is in flight goes on."""
+        self._paused = paused
         self._update()
 
     async def drain(self) -> None:
@@ -251,7 +249,7 @@ class RolloutPool:
             if self.config.algo.dynamic_filtering_enable:
                 group = filtered(group, spec.n_samples, self.config.algo.dynamic_filtering_range)
             if group.rollouts:
-                heapq.heappush(self._finished, (sequence, group))
+                insort(self._finished, (sequence, group), key=itemgetter(0))
             else:
                 self._lost.append(group)
         self._update()
@@ -290,7 +288,7 @@ class RolloutPool:
             "admitted": self._admitted,
             "cursor": self.prompts.state_dict(),
             "pending": running + list(self._returned),
-            "finished": self._training + [group for _, group in sorted(self._finished, key=_sequence)],
+            "finished": self._training + [group for _, group in self._finished],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -299,11 +297,6 @@ class RolloutPool:
         self.prompts.load_state_dict(state["cursor"])
         self._returned = deque(state["pending"])
         self._finished = list(enumerate(state["finished"]))
-
-
-def _sequence(finished: tuple[int, FinishedGroup]) -> int:
-    """Place of a finished group in the order of admission."""
-    return finished[0]
 
 
 def with_payloads(state: dict[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from engine import commands
 from engine.commands import live_knobs
 from engine.config import Config
 from engine.controller import Controller
 from engine.rollout.pool import Batch
 from engine.rollout.transport import FinishedGroup, Prompt, RolloutSummary, SegmentSummary
 from engine.train.plan import TrainReport
+from engine.wire import RunDir
 
 
 @dataclass
@@ -70,6 +73,9 @@ class Pool(Part):
     def start(self) -> None:
         pass
 
+    def set_paused(self, paused: bool) -> None:
+        self.notes.log.append("admission stops" if paused else "admission goes on")
+
 
 class Evaluator:
     def __init__(self, notes: Notes, waits: bool) -> None:
@@ -106,6 +112,26 @@ class Inbox(Silent):
 
     async def watch(self) -> None:
         await asyncio.Event().wait()
+
+
+class Answers(commands.Inbox):
+    """Commands that are there from the start, and when one is answered those that it brings."""
+
+    def __init__(self, notes: Notes, *names: str, then: dict[str, list[str]] | None = None) -> None:
+        super().__init__(RunDir("unused"), Silent())
+        self.notes, self.then = notes, then or {}
+        self.send(names)
+
+    def send(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.put(name, "ann")
+
+    async def watch(self) -> None:
+        await asyncio.Event().wait()
+
+    def answer(self, command: Any, ok: bool, message: str, step: int, version: int) -> None:
+        self.notes.log.append(f"{command.name} {'done' if ok else 'refused'}")
+        self.send(self.then.pop(command.name, ()))
 
 
 class Progress(Silent):
@@ -161,3 +187,18 @@ async def test_the_best_weights_are_saved_before_they_change():
     await controller(notes, waits=False, best_metric_key="eval/x/score_mean").run()
     one, two = (["train {0}", "publish {0}", "evaluate {0}", "evaluated {0}", "save best"] for _ in range(2))
     assert notes.log == [line.format(1) for line in one] + [line.format(2) for line in two]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("at_once", "then"),
+    [(["pause", "pause", "resume", "resume", "evaluate"], {}), (["pause"], {"pause": ["pause", "resume", "resume", "evaluate"]})],
+)
+async def test_commands_that_come_together_are_all_answered_in_their_order(at_once, then):
+    notes = Notes()
+    loop = controller(notes, waits=False)
+    loop.inbox = Answers(notes, *at_once, then=then)
+    await loop.run()
+    assert notes.log[:9] == ["admission stops", "pause done", "pause done", "admission goes on", "resume done", "resume refused",
+                             "evaluate 0", "evaluated 0", "evaluate done"]  # fmt: skip
+    assert notes.log[9] == "train 1"

@@ -209,12 +209,12 @@ def test_a_pause_holds_admission_and_lets_the_rest_finish():
         sampler = Sampler(duration=lambda spec: 4.0)
         pool = pool_of(sampler, staleness=1)
         pool.start()
-        pool.pause()
+        pool.set_paused(True)
         await pool.next_batch()
         pool.published(1)
         await asyncio.sleep(9)
         assert not sampler.running and pool.snapshot()["queue/depth"] == 4
-        pool.resume()
+        pool.set_paused(False)
         assert pool.snapshot()["queue/in_flight_groups"] == 4
 
     run_virtual(main())

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.algo.names import forbidden_correction
 from engine.algo.sums import Sums, quotients
 
 MAX_LOG_RATIO = 30.0
@@ -19,7 +18,7 @@ _PROB_FLOOR = 1e-6
 class CorrectionRule:
     """level: off | token | seq | geo, mode: mask | clip | trunc, gating: ratio | binary_kl | tv; [low, high] is kept.
 
-    Raises ValueError for a combination that `names.forbidden_correction` refuses.
+    Only combinations that `names.forbidden_correction` allows mean something.
     """
 
     level: str = "off"
@@ -27,16 +26,6 @@ class CorrectionRule:
     gating: str = "ratio"
     low: float = 0.5
     high: float = 5.0
-
-    def __post_init__(self) -> None:
-        problem = forbidden_correction(self.level, self.mode, self.gating, (self.low, self.high))
-        if problem:
-            raise ValueError(problem)
-
-    @property
-    def bounded_below(self) -> bool:
-        """Whether a statistic can lie below the interval at all."""
-        return self.gating == "ratio" and self.low > 0
 
 
 @dataclass(frozen=True)
@@ -132,7 +121,7 @@ def correction_metrics(result: CorrectionResult, advantages_ST: torch.Tensor, ma
         sums["is/gradient"] = gradient_ST.sum()
         sums["is/kept_gradient"] = (gradient_ST * ~result.masked_ST).sum()
         sums["is/masked"], sums["is/masked_high"] = result.masked_ST.sum(), result.above_ST.sum()
-        if rule.bounded_below:
+        if rule.gating == "ratio" and rule.low > 0:  # else nothing can lie below
             sums["is/masked_low"] = result.below_ST.sum()
     if rule.mode == "clip":
         sums["is/clipped"] = (result.below_ST | result.above_ST).sum()

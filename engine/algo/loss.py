@@ -12,7 +12,6 @@ from torch import Tensor
 
 from engine.algo.correction import MAX_LOG_RATIO, CorrectionRule, correction_metrics, finish_correction, importance_weights
 from engine.algo.kl import kl_estimate
-from engine.algo.names import forbidden_loss
 from engine.algo.sums import Sums, quotients
 
 
@@ -23,7 +22,7 @@ class PolicySettings:
 
     entropy_coef None or 0: no bonus. kl_coef 0: no KL in the loss; kl_estimator: k1 | k2 | k3; kl_to_rollout: measured
     against the sampler's log-probs, else against the reference model's.
-    Raises ValueError for an unknown name or a bound that makes no sense.
+    Only clip ranges that `names.forbidden_loss` allows make sense.
     """
 
     loss_mode: str = "ppo"
@@ -36,14 +35,6 @@ class PolicySettings:
     kl_estimator: str = "k3"
     kl_to_rollout: bool = False
     correction: CorrectionRule = field(default_factory=CorrectionRule)
-
-    def __post_init__(self) -> None:
-        for name, registry in ((self.loss_mode, POLICY_LOSSES), (self.aggregation, AGGREGATIONS)):
-            if name not in registry:
-                raise ValueError(f"unknown '{name}': use one of {', '.join(registry)}")
-        problem = forbidden_loss(self.loss_mode, (self.clip_low, self.clip_high), self.dual_clip)
-        if problem:
-            raise ValueError(problem)
 
 
 @dataclass(frozen=True)

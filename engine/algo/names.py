@@ -1,9 +1,8 @@
 """Names and combination rules of the algorithms, free of torch so that configuration and forms can import them.
 
+The rules are applied to every configuration (`validate.py`), launched or changed while live; the functions that compute trust it.
 The modules that compute hold the registries; a test keeps both sides equal.
 """
-
-import math
 
 # "own" is a function in a file of the user's: algo.advantage.estimator_path.
 ESTIMATOR_NAMES = ("reinforce", "reinforce_baseline", "rloo", "grpo", "dr_grpo", "gae", "on_policy_distill", "own")
@@ -30,10 +29,23 @@ def forbidden_correction(level: str, mode: str, gating: str, threshold: tuple[fl
 
     `threshold` is (low, high); low is -inf where only an upper bound is given. At level `off` the rest has no effect.
     """
-    problem = _forbidden_combination(level, mode, gating)
-    if problem or level == "off":
-        return problem
-    return _forbidden_threshold(gating, threshold)
+    low, high = threshold
+    if level == "off":
+        return None
+    if mode != "mask" and level != "token":
+        return f"IS correction mode '{mode}' acts on single tokens: use level 'token', or mode 'mask' at level '{level}'"
+    if mode != "mask" and gating != "ratio":
+        return f"IS correction mode '{mode}' bounds the ratio itself: use gating 'ratio', or mode 'mask' with '{gating}'"
+    if level == "geo" and gating != "ratio":
+        return f"IS correction gating '{gating}' has no geometric mean: use level 'token' or 'seq', or gating 'ratio'"
+    if high <= 0:
+        return f"IS correction threshold {high} would refuse everything: give an upper bound above 0"
+    # A divergence is never below 0, so low = 0 means the same as no lower bound.
+    if gating != "ratio" and low > 0:
+        return f"IS correction gating '{gating}' refuses large divergences only: give one upper bound, not {low} {high}"
+    if low >= high:
+        return f"IS correction threshold {low} {high} is empty: low must be below high"
+    return None
 
 
 def forbidden_loss(loss_mode: str, clip: tuple[float, float], dual_clip: float | None) -> str | None:
@@ -47,33 +59,4 @@ def forbidden_loss(loss_mode: str, clip: tuple[float, float], dual_clip: float |
         return None if high >= 1 else f"cispo takes the ceiling of the ratio itself as the second value: at least 1, not {high}"
     if not (0 <= low < 1 and high > 0):
         return f"clip range {low} {high} means 1 - low to 1 + high: give low in [0, 1) and high above 0"
-    return None
-
-
-def _forbidden_combination(level: str, mode: str, gating: str) -> str | None:
-    for kind, value, known in (("level", level, LEVELS), ("mode", mode, MODES), ("gating", gating, GATINGS)):
-        if value not in known:
-            return f"unknown IS correction {kind} '{value}': use one of {', '.join(known)}"
-    if level == "off":
-        return None
-    if mode != "mask" and level != "token":
-        return f"IS correction mode '{mode}' acts on single tokens: use level 'token', or mode 'mask' at level '{level}'"
-    if mode != "mask" and gating != "ratio":
-        return f"IS correction mode '{mode}' bounds the ratio itself: use gating 'ratio', or mode 'mask' with '{gating}'"
-    if level == "geo" and gating != "ratio":
-        return f"IS correction gating '{gating}' has no geometric mean: use level 'token' or 'seq', or gating 'ratio'"
-    return None
-
-
-def _forbidden_threshold(gating: str, threshold: tuple[float, float]) -> str | None:
-    low, high = threshold
-    if math.isnan(low) or math.isnan(high):
-        return f"IS correction threshold {low} {high} is not a number: give low and high, or one upper bound"
-    if high <= 0:
-        return f"IS correction threshold {high} would refuse everything: give an upper bound above 0"
-    # A divergence is never below 0, so low = 0 means the same as no lower bound.
-    if gating != "ratio" and low > 0:
-        return f"IS correction gating '{gating}' refuses large divergences only: give one upper bound, not {low} {high}"
-    if low >= high:
-        return f"IS correction threshold {low} {high} is empty: low must be below high"
     return None

@@ -41,7 +41,6 @@ def test_exactly_the_defined_combinations_are_allowed(combination):
         ("ratio", (5.0, 0.5), "low must be below high"),
         ("ratio", (1.0, 1.0), "low must be below high"),
         ("ratio", (-math.inf, 0.0), "above 0"),
-        ("ratio", (math.nan, 1.0), "not a number"),
         ("binary_kl", (-math.inf, 0.005), None),
         ("binary_kl", (0.0, 0.005), None),
         ("binary_kl", (0.5, 5.0), "one upper bound"),
@@ -53,7 +52,21 @@ def test_thresholds(gating, threshold, message):
     assert problem is None if message is None else message in problem
 
 
-def test_unknown_names_and_level_off():
-    assert "use one of off, token" in names.forbidden_correction("word", "mask", "ratio", (0.5, 5.0))
-    assert "use one of mask" in names.forbidden_correction("off", "cut", "ratio", (0.5, 5.0))
+def test_level_off_needs_no_threshold():
     assert names.forbidden_correction("off", "mask", "ratio", (5.0, 0.5)) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "clip", "dual_clip", "message"),
+    [
+        ("ppo", (0.2, 0.28), 3.0, None),
+        ("ppo", (0.2, 0.2), 0.9, "above 1"),
+        ("gspo", (0.2, 0.2), 3.0, "ppo alone"),
+        ("ppo", (1.5, 0.2), None, "low in [0, 1)"),
+        ("cispo", (0.2, 0.2), None, "at least 1"),
+        ("cispo", (0.2, 2.0), None, None),
+    ],
+)
+def test_clip_ranges(mode, clip, dual_clip, message):
+    problem = names.forbidden_loss(mode, clip, dual_clip)
+    assert problem is None if message is None else message in problem

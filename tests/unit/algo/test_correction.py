@@ -194,11 +194,6 @@ def test_padding_is_never_read():
         assert torch.equal(clean.masked_ST, dirty.masked_ST)
 
 
-def test_a_forbidden_rule_is_refused_with_what_to_change():
-    with pytest.raises(ValueError, match="use level 'token'"):
-        CorrectionRule("seq", "clip", "ratio", 0.5, 5.0)
-
-
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [

@@ -19,7 +19,9 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.css.query import NoMatches
 from textual.filter import LineFilter
+from textual.reactive import Initialize, Reactive
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.widget import AwaitMount
 
 from molt_tui.lines import RunLine
@@ -122,6 +124,7 @@ class MoltApp(App[str]):
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-short"), (34, "-tall")]
+    theme = Reactive(Initialize(lambda app: app._first_theme))  # were it set later, the first paint would parse the style twice
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", id="app.help"),
         Binding("colon,ctrl+p", "command_palette", "Palette", show=False, id="app.palette"),
@@ -133,19 +136,21 @@ class MoltApp(App[str]):
     def __init__(self, source: Source, chosen: Preferences | None = None, *, interval_s: float = 1.0,
                  open_run: str | None = None, ansi: bool = False,
                  keep_theme: Callable[[str], None] | None = None) -> None:  # fmt: skip
+        self.chosen = chosen or Preferences()
+        self._first_theme = "ansi-dark" if ansi else full_name(self.chosen.theme)
         super().__init__(driver_class=CountingDriver, ansi_color=ansi or None)
         self.source = source
-        self.chosen = chosen or Preferences()
         self.started = Reading.now()
         self._ascii = [AsciiOnly()] if self.chosen.ascii or wants_ascii() else []
         self.background = Background(self, source.ingest, interval_s)
         self.animation_level = "none"
         self._first_run = open_run
-        for theme in THEMES:
-            self.register_theme(theme)
-        self.theme = "ansi-dark" if ansi else full_name(self.chosen.theme)
         self._keep_theme = keep_theme
         self.set_keymap(dict(self.chosen.keys))
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        return {**super().available_themes, **{theme.name: theme for theme in THEMES}}
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._ascii]

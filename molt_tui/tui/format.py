@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from molt_tui.facts import percent
-
 ABSENT = "not reported"
 
 
@@ -40,6 +38,8 @@ def number(value: Any, digits: int = 3) -> str:
 def share(value: Any) -> str:
     """A share (0..1) in per cent."""
     if isinstance(value, (int, float)) and math.isfinite(value):
+        from molt_tui.facts import percent
+
         return percent(value)
     return number(value)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -43,6 +42,8 @@ def load(path: Path) -> Preferences:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "not UTF-8"
         raise Refused(f"{path} cannot be read ({why}); repair or remove it") from error
+    import tomllib
+
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from molt_tui.facts import Facts
 from molt_tui.grouping import Entry, GroupLine
 from molt_tui.lines import RunLine
 from molt_tui.tui import format, glyphs
 from molt_tui.tui.run_table import mean_and_sd
-from molt_tui.verdict import Verdict, headline
+
+if TYPE_CHECKING:
+    from molt_tui.verdict import Verdict
 
 COUNTED = ("running", "starting", "queued", "paused", "failed", "lost")
 Span = str | tuple[str, str]
@@ -48,6 +50,9 @@ def verdict_of(run: RunLine) -> Verdict:
     """How a run fares, or how it ended and what can be done."""
     if run.verdict is not None:
         return run.verdict
+    from molt_tui.facts import Facts
+    from molt_tui.verdict import headline
+
     return headline(Facts(run.state, run.detail, run.step, max_steps=run.max_steps, last_checkpoint=run.last_checkpoint))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,7 +13,16 @@ from textual.widgets import Button, Static
 MIN_WIDTH, MIN_HEIGHT = 80, 24
 
 
-class Confirm(ModalScreen[bool]):
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """A screen over another one; its style is read with the first of them."""
+
+    CSS_PATH = "../screens.tcss"
+
+
+class Confirm(Dialog[bool]):
     """Asks before something that cannot be undone. No has the focus; escape is No."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -44,7 +53,7 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(answer)
 
 
-class TooSmall(ModalScreen[None]):
+class TooSmall(Dialog[None]):
     """Covers everything, so that no key reaches what cannot be seen; only quitting works."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "app.quit", "Quit", id="too_small.quit")]

@@ -8,9 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widgets import Static
 
+from molt_tui.tui.screens.dialogs import Dialog
 from molt_tui.tui.widgets.panel import Panel
 
 NAMES = {
@@ -34,7 +35,7 @@ def keys_of(bindings: dict[str, ActiveBinding]) -> list[tuple[str, str]]:
     return [(" ".join(keys), description) for keys, description in found.values()]
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,enter", "dismiss", "Close", id="help.close"),
         Binding("down,j", "scroll(1)", "Down", show=False, id="help.down"),

@@ -10,17 +10,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from molt_tui.text import shorten
 from molt_tui.tui import catalog
+from molt_tui.tui.screens.dialogs import Dialog
 
 NAME = 34
 
 
-class MetricPicker(ModalScreen[str]):
+class MetricPicker(Dialog[str]):
     """Dismissed with the name, or None after escape. The list follows what is typed; every word must be part of a name."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

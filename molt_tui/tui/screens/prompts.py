@@ -9,15 +9,15 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from molt_tui.tui.screens.dialogs import Dialog
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
 LIST_ROWS = 400  # what a person still scrolls through; typing narrows the rest
 
 
-class Ask(ModalScreen[str | None]):
+class Ask(Dialog[str | None]):
     """One line of text; enter gives it, escape gives None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", id="ask.cancel")]
@@ -49,7 +49,7 @@ def narrowed(choices: Sequence[tuple[str, str]], text: str) -> list[tuple[str, s
     return sorted(found, key=lambda choice: not choice[1].lower().startswith(wanted))[:LIST_ROWS]
 
 
-class Pick(ModalScreen[str | None]):
+class Pick(Dialog[str | None]):
     """A choice by typing: arrows move in what still fits, tab completes, enter takes the line under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

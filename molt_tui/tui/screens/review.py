@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from molt_tui.draft import Draft
@@ -19,12 +18,13 @@ from molt_tui.text import clean
 from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import Checks, PastRun, Review, Started
 from molt_tui.tui.screens.base import MoltScreen
+from molt_tui.tui.screens.dialogs import Dialog
 from molt_tui.tui.screens.review_pages import LOCAL_PAGES, PAGES, SLURM_PAGES, Looked
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
 
-class PickRun(ModalScreen[str]):
+class PickRun(Dialog[str]):
     """Which past run to compare with."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "cancel", "Cancel", id="pick.cancel")]

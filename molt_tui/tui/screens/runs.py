@@ -74,8 +74,8 @@ class RunsScreen(MarkControls, MoltScreen):
         self._look = Look(False, 0.0, frozenset(), frozenset(), {})
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="top", markup=False)
-        yield KeyTable(run_table.NARROW, id="table", empty="  reading runs ...")
+        yield Static(self._top(), id="top", markup=False)
+        yield KeyTable(self._columns(), id="table", empty="  reading runs ...")
         yield Static("", id="selected", markup=False)
         yield Input(placeholder="state:running reward:>0.5 tag:moe age:<2d -group:old* words", id="filter", compact=True,
                     select_on_focus=False)  # fmt: skip
@@ -165,14 +165,15 @@ class RunsScreen(MarkControls, MoltScreen):
     # What is shown
 
     def fill(self) -> None:
-        """Filter, fold, sort; the table keeps its cursor by key."""
+        """Filter, fold, sort; the table keeps its cursor by key. Before the first answer there is nothing to fill it with."""
+        if not self.loaded:
+            return
         entries = arrange(fold(filter(self._matches, self.lines.values())), self.order, self.flipped)
         rows = unfolded(entries, self.opened, self.order, self.flipped)
         self._shown = {key: (entry, member) for key, entry, member in rows}
         table = self.query_one(KeyTable)
-        if self.loaded:
-            table.set_empty(f"  no run matches {clean(self.filter.text)}; esc clears the filter" if self.lines else
-                            "  no run yet: press n to launch one, or leave and try `molt-tui demo`")  # fmt: skip
+        table.set_empty(f"  no run matches {clean(self.filter.text)}; esc clears the filter" if self.lines else
+                        "  no run yet: press n to launch one, or leave and try `molt-tui demo`")  # fmt: skip
         here = self.lines.get(table.cursor_key or "")
         stand_in = GROUP_KEY + here.group if here is not None and here.group else None
         self._take_look()
@@ -205,16 +206,22 @@ class RunsScreen(MarkControls, MoltScreen):
         self.query_one(KeyTable).redraw()
         self._show_selected()
 
-    def _set_columns(self) -> None:
+    def _columns(self) -> list[Column]:
         """Column headers; an arrow stands at the one that sorts."""
         largest_first = ORDERS[self.order].largest_first != self.flipped
         arrow = glyphs.FALLING if largest_first else glyphs.RISING
         label = run_table.LABELS.get(self.order)
         columns: Sequence[Column] = run_table.WIDE if self.wide else run_table.NARROW
-        marked = [replace(c, label=f"{c.label}{arrow}") if c.label == label else c for c in columns]
-        self.query_one(KeyTable).set_columns(marked)
+        return [replace(c, label=f"{c.label}{arrow}") if c.label == label else c for c in columns]
+
+    def _set_columns(self) -> None:
+        self.query_one(KeyTable).set_columns(self._columns())
 
     def _show_top(self) -> None:
+        update(self.query_one("#top", Static), self._top())
+
+    def _top(self) -> Content:
+        """The line above the table; it counts nothing before the runs are known."""
         shown = sum(not member and isinstance(entry, RunLine) for entry, member in self._shown.values())
         shown += sum(len(entry.runs) for entry, _ in self._shown.values() if isinstance(entry, GroupLine))
         total = len(self.lines)
@@ -228,12 +235,12 @@ class RunsScreen(MarkControls, MoltScreen):
             parts.append((f"  not refreshed: {clean(self.stale)}", "bold $text-error"))
         elif self.filter.terms:
             parts += [f"  {shown} of {total} runs match ", (clean(self.filter.text), "bold $text-accent")]
-        else:
+        elif self.loaded:
             parts.append(f"  {total} runs" if total != 1 else "  1 run")
             parts += words
         if self.order != "newest" or self.flipped:
             parts.append((f"   by {self.order}{', reversed' if self.flipped else ''}", "$quiet"))
-        update(self.query_one("#top", Static), Content.assemble(*parts))
+        return Content.assemble(*parts)
 
     def _show_selected(self) -> None:
         lines = run_about.about(self.entry, self._look.now)

@@ -9,11 +9,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from molt_tui.text import clean
-from molt_tui.tui.screens.dialogs import Confirm
+from molt_tui.tui.screens.dialogs import Confirm, Dialog
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 COLUMNS = (Column("Name", 34), Column("From", 8), Column("SQL"))
 
 
-class SavedQueries(ModalScreen["SavedQuery | None"]):
+class SavedQueries(Dialog["SavedQuery | None"]):
     """Enter gives the query. `delete` is called with the name of an own one, after a yes; `save` to keep the present SQL."""
 
     HELP = (

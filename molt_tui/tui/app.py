@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from molt_tui.tui.source import Source
 
 log = logging.getLogger(__name__)
+LEAVE_S = 1.0  # to find out which runs go on
 
 
 def run_app(run_id: str | None = None, *, theme: str | None = None, ascii: bool | None = None,
@@ -212,8 +213,8 @@ class MoltApp(App[str]):
 
     async def action_quit(self) -> None:
         try:
-            lines = await asyncio.to_thread(self.source.runs)
-        except Exception:  # leaving always works
+            lines = await self.background.within(LEAVE_S, self.source.runs)
+        except Exception:  # leaving always works, even while the disk hangs
             lines = self.known_runs()
         self.exit(farewell(lines))
 

@@ -5,11 +5,13 @@ A stalled terminal blocks the UI thread only; neither of these waits for it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from textual.app import App
 from textual.message import Message
@@ -18,6 +20,7 @@ from textual.message_pump import MessagePump
 from molt_tui.errors import MoltError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Ingested(Message, bubble=False):
@@ -75,6 +78,20 @@ class Background:
         """Run something slow that changes a run (a stop waits for its end) beside the reader; `target` gets an Answer."""
         question = _Question(target, topic, work)
         threading.Thread(target=self._answer, args=(question,), name=f"molt-{topic}", daemon=True).start()
+
+    async def within(self, seconds: float, work: Callable[[], T]) -> T:
+        """The result of `work`, of which the process does not wait for the end. Raises TimeoutError, and what `work` raises."""
+        result: Future[T] = Future()
+        result.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                result.set_result(work())
+            except Exception as problem:
+                result.set_exception(problem)
+
+        threading.Thread(target=run, name="molt-within", daemon=True).start()
+        return await asyncio.wait_for(asyncio.wrap_future(result), seconds)
 
     def ingest_now(self) -> None:
         self._now.set()

@@ -77,19 +77,18 @@ def check_segment(segment: Segment, *, vocab_size: int | None = None, newest_ver
         raise InvariantError("the first token cannot be a sampled one: it has no context")
     if length and (segment.token_ids.min() < 0 or (vocab_size is not None and segment.token_ids.max() >= vocab_size)):
         raise InvariantError("a token id lies outside the vocabulary")
-    sampled = segment.logprobs[mask]
+    sampled, versions, others = segment.logprobs[mask], segment.versions[mask], ~mask
     if not np.isfinite(sampled).all():
         raise InvariantError("a sampled token has no finite behaviour log-prob")
-    if (sampled > 1e-3).any() or (sampled <= -9999).any():
+    if len(sampled) and (sampled.max() > 1e-3 or sampled.min() <= -9999):
         raise InvariantError("a behaviour log-prob is above 0 or the sampler's 'missing' value")
-    if np.any(segment.logprobs[~mask] != 0):
+    if segment.logprobs[others].any():
         raise InvariantError("a token that was not sampled carries a log-prob")
-    versions = segment.versions
-    if (versions[mask] < 0).any() or (versions[~mask] != -1).any():
+    if (versions < 0).any() or (segment.versions[others] != -1).any():
         raise InvariantError("versions must be set on sampled tokens and -1 elsewhere")
-    if newest_version is not None and mask.any() and versions[mask].max() > newest_version:
-        raise InvariantError(f"a token claims version {versions[mask].max()}, the newest is {newest_version}")
-    if mask.any() and (np.diff(versions[mask]) < 0).any():
+    if newest_version is not None and len(versions) and versions.max() > newest_version:
+        raise InvariantError(f"a token claims version {versions.max()}, the newest is {newest_version}")
+    if (versions[1:] < versions[:-1]).any():
         raise InvariantError("versions go backwards inside a segment")
     temperatures = segment.temperatures
     if temperatures is not None and (temperatures.shape != (length,) or (temperatures < 0).any()):

@@ -20,16 +20,17 @@ def gap_sums(train_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask:
     k3 = exp(d) - 1 - d with d = log pi_train - log mu, clamped to +-30: the sampler mu is the reference, so its mean
     estimates KL(mu || pi_train) and is never negative (Schulman, "Approximating KL Divergence", 2020).
     """
-    train, rollout = train_logprobs[mask].double(), rollout_logprobs[mask].double()
+    # Selected by zeros, not by index: that would wait for the device to count the tokens.
+    train, rollout = (torch.where(mask, logprobs, 0).double() for logprobs in (train_logprobs, rollout_logprobs))
     log_ratio = (train - rollout).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     prob_diff = (train.exp() - rollout.exp()).abs()
     return {
         # expm1 keeps k3 right where exp(d) - 1 would cancel: d = 1e-6 gives 5e-13.
         "gap/k3": (torch.expm1(log_ratio) - log_ratio).sum(),
         "gap/abs_diff": (train - rollout).abs().sum(),
-        "gap/bitwise_equal": (train == rollout).sum().double(),
+        "gap/bitwise_equal": (mask & (train == rollout)).sum().double(),
         "gap/tokens": mask.sum().double(),
-        "gap/prob_diff_max": torch.cat([prob_diff, prob_diff.new_zeros(1)]).max(),
+        "gap/prob_diff_max": torch.cat([prob_diff.flatten(), prob_diff.new_zeros(1)]).max(),
     }
 
 

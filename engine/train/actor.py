@@ -6,7 +6,6 @@ A plain class, so that tests run it in-process; placement makes a Ray actor of i
 import collections
 import os
 import random
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,7 @@ from engine.train.balance import form_micro_batches
 from engine.train.checkpoint import Trained, load_checkpoint, save_checkpoint
 from engine.train.collate import Get, MicroBatch, RoutingShape
 from engine.train.critic import Critic
-from engine.train.device import ModelFlops, explained, peak_flops
+from engine.train.device import ModelFlops, Moment, explained, peak_flops
 from engine.train.model import ModelOptions, PolicyModel, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, learning_rate_scale, set_learning_rate, update
 from engine.train.plan import Measured, TraceTensors, TrainerSpec, TrainOrder, TrainReport
@@ -48,22 +47,26 @@ SAMPLER_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16
 class _Batch:
     """What accumulates while one batch is trained."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: {"load": 0.0, "forward_backward": 0.0, "optim": 0.0})
+    device: torch.device
+    phases: list[tuple[str, Moment, Moment]] = field(default_factory=list)
     sums: Sums = field(default_factory=dict)
     traces: list[TraceTensors] = field(default_factory=list)
-    grad_norms: list[float] = field(default_factory=list)
-    critic_grad_norms: list[float] = field(default_factory=list)
+    grad_norms: list[torch.Tensor] = field(default_factory=list)
+    critic_grad_norms: list[torch.Tensor] = field(default_factory=list)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            with explained(phase):
-                yield
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()  # else the work of one phase is waited for in the next
-        finally:
-            self.seconds[phase] += time.perf_counter() - started
+        started = Moment(self.device)
+        with explained(phase):
+            yield
+        self.phases.append((phase, started, Moment(self.device)))
+
+    def seconds(self) -> dict[str, float]:
+        """Of each phase; waits for the device."""
+        total = {"load": 0.0, "forward_backward": 0.0, "optim": 0.0}
+        for phase, started, ended in self.phases:
+            total[phase] += ended.seconds_since(started)
+        return total
 
 
 @dataclass
@@ -213,10 +216,10 @@ class Trainer:
     def train(self, order: TrainOrder) -> TrainReport:
         """Train on one batch: one or more optimizer steps. Raises InvariantError before anything is changed."""
         self.set_live(order.live)
-        state = _Batch()
+        state = _Batch(self.device)
         if not order.optimizer_steps:
             self.step += 1
-            return TrainReport({"optim/skipped": 1.0}, state.seconds, stepped=False)
+            return TrainReport({"optim/skipped": 1.0}, state.seconds(), stepped=False)
         with state.timed("load"):
             steps = self._load(order)
             state.sums = passes.staleness_sums([b for step in steps for b in step], order.max_staleness) | self.kl.measured
@@ -234,14 +237,15 @@ class Trainer:
         if self.device.type == "cuda":
             state.sums["memory/peak_max"] = torch.tensor(torch.cuda.max_memory_allocated(), dtype=torch.float64)
         sums = passes.reduce_sums(state.sums, self.device)
-        metrics = passes.finish_metrics(sums) | {"optim/skipped": float(not np.isfinite(state.grad_norms).any())}
-        metrics |= self._efficiency(order, sums, state.seconds["forward_backward"])
+        seconds, grad_norms = state.seconds(), [float(norm) for norm in state.grad_norms]
+        metrics = passes.finish_metrics(sums) | {"optim/skipped": float(not np.isfinite(grad_norms).any())}
+        metrics |= self._efficiency(order, sums, seconds["forward_backward"])
         metrics |= self.kl.step(metrics.get("loss/kl"))
         if active:
-            metrics |= {"optim/grad_norm": float(np.mean(state.grad_norms)), "optim/lr": lr}
+            metrics |= {"optim/grad_norm": float(np.mean(grad_norms)), "optim/lr": lr}
         if state.critic_grad_norms:
-            metrics["optim/critic_grad_norm"] = float(np.mean(state.critic_grad_norms))
-        return TrainReport(metrics, state.seconds, stepped=bool(active), traces=state.traces)
+            metrics["optim/critic_grad_norm"] = float(torch.stack(state.critic_grad_norms).mean())
+        return TrainReport(metrics, seconds, stepped=bool(active), traces=state.traces)
 
     def _efficiency(self, order: TrainOrder, sums: Sums, seconds: float) -> dict[str, float]:
         """perf/* of the trainer; absent where the device is not known."""
@@ -263,7 +267,7 @@ class Trainer:
 
     def _check_tokens(self, order: TrainOrder, steps: list[list[MicroBatch]]) -> None:
         """The denominators come from the order; they must be what the ranks will really train."""
-        counted = torch.tensor([sum(int(b.mask_BT.sum()) for b in step) for step in steps], device=self.device)
+        counted = torch.tensor([sum(len(b.staleness) for b in step) for step in steps], device=self.device)
         dist.all_reduce(counted)
         ordered = [step.tokens for step in order.optimizer_steps]
         if counted.tolist() != ordered:

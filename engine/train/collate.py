@@ -35,6 +35,7 @@ class MicroBatch:
     """B right-padded segments of at most T tokens, aligned to tokens: entry t belongs to token t.
 
     mask_BT       tokens to train: sampled and not over age; sampled_BT: those over age too
+    trained_N     indices of mask_BT[:, 1:], flattened
     temperatures_BT  temperature that sampled each of them
     staleness     int64 (trained tokens,): trainer version minus sampling version
     masked_tokens sampled tokens that are over age
@@ -45,6 +46,7 @@ class MicroBatch:
     lengths: list[int]
     input_ids_BT: torch.Tensor
     mask_BT: torch.Tensor
+    trained_N: torch.Tensor
     sampled_BT: torch.Tensor
     rollout_logprobs_BT: torch.Tensor
     advantages_BT: torch.Tensor
@@ -103,7 +105,9 @@ def collate(
         staleness.append(age[trained])
         masked_tokens += segment.sampled - int(trained.sum())
     targets = routing_targets([segments[s] for s in samples], rows, width, routing, device, border) if routing else None
-    on_device = [torch.from_numpy(a).to(device) for a in (ids, mask, sampled, logprobs, advantages, temperatures)]
+    trained_N = np.flatnonzero(mask[:, 1:])
+    arrays = (ids, mask, trained_N, sampled, logprobs, advantages, temperatures)
+    on_device = [torch.from_numpy(array).to(device, non_blocking=True) for array in arrays]
     if (temperatures[mask] <= 0).any():
         raise InvariantError("a token that was sampled greedily cannot be trained: it has no distribution")
     packing = Packing.of(lengths or [2], width, device) if packed else None
@@ -130,7 +134,8 @@ def routing_targets(
             kept = replayed_inputs(segment, border)
             ids[row, :inputs][kept] = segment.routed_experts[:inputs][kept]
     flat = ids.reshape(-1, *ids.shape[2:])
-    return RoutingTargets(torch.from_numpy(flat).to(device).long(), torch.from_numpy(counted.reshape(-1)).to(device))
+    ids_NLk, counted_N = (torch.from_numpy(array).to(device, non_blocking=True) for array in (flat, counted.reshape(-1)))
+    return RoutingTargets(ids_NLk.long(), counted_N)
 
 
 def replayed_inputs(segment: Segment, border: str) -> np.ndarray:

@@ -1,5 +1,6 @@
 """What a batch asks of the devices: floating-point work, peak memory, and what to change when the memory is out."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,23 @@ def peak_flops() -> float | None:
     """FLOP/s of the current device in bf16; None for one that is not in the table."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
+
+
+class Moment:
+    """A point in the work of a device: on CUDA it comes when all that was queued before is done, without waiting for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        self._time = time.perf_counter()
+        if self._event is not None:
+            self._event.record()
+
+    def seconds_since(self, earlier: Self) -> float:
+        """Waits for this moment."""
+        if self._event is None or earlier._event is None:
+            return self._time - earlier._time
+        self._event.synchronize()
+        return earlier._event.elapsed_time(self._event) / 1000
 
 
 @contextmanager

@@ -76,13 +76,14 @@ class PolicyModel(nn.Module):
 
     def forward(
         self, input_ids_BT: torch.Tensor, wanted_BT: torch.Tensor, temperatures_BT: torch.Tensor | None = None,
-        entropy_gradient: bool = False, packing: Packing | None = None,
+        entropy_gradient: bool = False, packing: Packing | None = None, wanted_N: torch.Tensor | None = None,
     ) -> TokenOutputs:  # fmt: skip
         """Right-padded rows of at least 2 tokens: causal attention never sees padding on the right, so there is no mask.
 
         wanted_BT  bool, tokens whose log-prob is needed; the projection runs for these alone. Column 0 must be False
         temperatures_BT  divide the logits of each token before log_softmax; None: 1
         packing  compute the backbone on these inputs alone, in one row; for a model made with `packed`
+        wanted_N  the indices of wanted_BT[:, 1:], flattened; where they are not known the device is waited for
         """
         inputs_BT = input_ids_BT[:, :-1]
         if self._attention is not None:
@@ -93,11 +94,14 @@ class PolicyModel(nn.Module):
             packed_1N = inputs_BT.flatten()[packing.kept_N][None]
             packed_1ND = hidden_states(backbone(self.lm), packed_1N, position_ids=packing.positions_1N)
             hidden_ND = packing.unpack(packed_1ND[0], inputs_BT.numel())
-        wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
+        if wanted_N is None:
+            wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
         hidden_ND = hidden_ND.index_select(0, wanted_N)
         targets_N = input_ids_BT[:, 1:].flatten()[wanted_N]
-        ones = torch.ones_like(input_ids_BT, dtype=torch.float32)
-        temperatures_N = (ones if temperatures_BT is None else temperatures_BT)[:, 1:].flatten()[wanted_N]
+        if temperatures_BT is None:
+            temperatures_N = torch.ones_like(targets_N, dtype=torch.float32)
+        else:
+            temperatures_N = temperatures_BT[:, 1:].flatten()[wanted_N]
         logprobs_N, entropy_N = self._project(hidden_ND, targets_N, temperatures_N, entropy_gradient)
         flat = torch.zeros(wanted_BT[:, 1:].numel(), dtype=torch.float32, device=input_ids_BT.device)
         rows, columns = wanted_BT[:, 1:].shape
@@ -111,7 +115,8 @@ class PolicyModel(nn.Module):
         self, hidden_ND: torch.Tensor, targets_N: torch.Tensor, temperatures_N: torch.Tensor, entropy_gradient: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         head = self.lm.get_output_embeddings()
-        # split() of no rows still yields one chunk, so an empty micro-batch keeps its graph and its FSDP passes.
+        if len(hidden_ND) <= self.chunk_tokens:  # to recompute the only chunk would not lower the peak
+            return chunk_logprobs(head, hidden_ND, targets_N, temperatures_N, entropy_gradient)
         size = self.chunk_tokens
         chunks = zip(hidden_ND.split(size), targets_N.split(size), temperatures_N.split(size), strict=True)
         parts = [

@@ -12,24 +12,40 @@ from torch.optim.adamw import adamw
 from engine.config import AdamConfig
 
 
-class HostAdamW(torch.optim.AdamW):
-    """AdamW whose moments live in host memory, where it computes too; parameters and gradients visit it one by one."""
+class LocalAdamW(torch.optim.AdamW):
+    """AdamW over this rank's own parts, without DTensor's dispatch; skipped where `found_inf`, gradients over `grad_scale`."""
+
+    grad_scale: torch.Tensor | None = None
+    found_inf: torch.Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if state["exp_avg"].device.type != "cpu":  # a checkpoint was loaded: torch puts its state beside the parameter
-                    state |= {name: tensor.cpu() for name, tensor in state.items()}
-                weight = _local(p).cpu()
-                adamw([weight], [_local(p.grad).cpu()], [_local(state["exp_avg"])], [_local(state["exp_avg_sq"])], [],
-                      [state["step"]], fused=True, amsgrad=False, beta1=beta1, beta2=beta2, lr=group["lr"],
-                      weight_decay=group["weight_decay"], eps=group["eps"], maximize=False)  # fmt: skip
-                _local(p).copy_(weight)
+            self._update(group, [p for p in group["params"] if p.grad is not None])
+
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        states = [self.state[p] for p in parameters]
+        self._adamw(group, [_local(p) for p in parameters], [_local(p.grad) for p in parameters], states)
+
+    def _adamw(self, group: dict[str, Any], weights: list[torch.Tensor], grads: list[torch.Tensor], states: list[Any]) -> None:
+        beta1, beta2 = group["betas"]
+        moments = ([_local(state[name]) for state in states] for name in ("exp_avg", "exp_avg_sq"))
+        adamw(weights, grads, *moments, [], [state["step"] for state in states], fused=True, grad_scale=self.grad_scale,
+              found_inf=self.found_inf, amsgrad=False, beta1=beta1, beta2=beta2, lr=group["lr"],
+              weight_decay=group["weight_decay"], eps=group["eps"], maximize=False)  # fmt: skip
+
+
+class HostAdamW(LocalAdamW):
+    """Its moments live in host memory, where it computes too; parameters and gradients visit it one by one."""
+
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        for p in parameters:
+            state = self.state[p]
+            if state["exp_avg"].device.type != "cpu":  # a checkpoint was loaded: torch puts its state beside the parameter
+                state |= {name: tensor.cpu() for name, tensor in state.items()}
+            weight = _local(p).cpu()
+            self._adamw(group, [weight], [_local(p.grad).cpu()], [state])
+            _local(p).copy_(weight)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,10 +57,13 @@ def build_adamw(parameters: Iterable[nn.Parameter], config: AdamConfig, on_host:
     """Fused AdamW over (sharded) fp32 masters; vectors (norms, biases) get no weight decay."""
     trained = [p for p in parameters if p.requires_grad]
     groups = [
-        {"params": members, "weight_decay": config.weight_decay if members[0].ndim >= 2 else 0.0}
-        for members in [*_by_mesh(p for p in trained if p.ndim >= 2), *_by_mesh(p for p in trained if p.ndim < 2)]
-    ]
-    kind = HostAdamW if on_host else torch.optim.AdamW
+        {"params": members, "weight_decay": decay}
+        for decay, members in (
+            (config.weight_decay, [p for p in trained if p.ndim >= 2]), (0.0, [p for p in trained if p.ndim < 2]),
+        )
+        if members
+    ]  # fmt: skip
+    kind = HostAdamW if on_host else LocalAdamW
     optimizer = kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=not on_host)
     # Otherwise a checkpoint before the first step creates the moments by a step of its own, which counts.
     for p in trained:
@@ -89,11 +108,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Scale all gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm before.
-
-    Those of experts that ranks share are made a mean over all ranks first.
-    """
+def grad_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """Norm of all gradients over all parameters and ranks; those of experts that ranks share are made a mean over all first."""
     groups = _by_mesh([p.grad for p in parameters if p.grad is not None])
     for grads in groups:
         mesh = getattr(grads[0], "device_mesh", None)
@@ -101,17 +117,16 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> float
             # FSDP took the mean over the ranks that hold the same experts; those with others added their tokens' gradients.
             torch._foreach_div_(grads, mesh.size(mesh.mesh_dim_names.index("ep")))
     norms = [get_total_norm(grads) for grads in groups]
-    norm = torch.stack([n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]).norm()
-    for grads in groups:
-        torch._foreach_mul_(grads, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
-    return float(norm)
+    return torch.stack([n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]).norm()
 
 
-def update(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Clip, step and clear the gradients; returns the norm before. A norm that is not finite changes no weight, for one bad
-    batch would ruin them and every later checkpoint."""
-    norm = clip_grad_norm(parameters, max_norm)
-    if math.isfinite(norm):
-        optimizer.step()
+def update(optimizer: LocalAdamW, parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
+    """Step with the gradients scaled so that their norm is at most `max_norm`, and clear them; returns the norm before, and
+    waits for nothing. A norm that is not finite changes no weight, for one bad batch would ruin them and every later
+    checkpoint."""
+    norm = grad_norm(parameters)
+    optimizer.grad_scale = ((norm + 1e-6) / max_norm).clamp_min(1.0)
+    optimizer.found_inf = (~norm.isfinite()).float()
+    optimizer.step()
     optimizer.zero_grad()
     return norm

@@ -29,8 +29,8 @@ class PassSettings:
     def denominators(self, batch: MicroBatch) -> Denominators:
         """Counts of the whole optimizer step, and those of the prompts of these rows; a row of padding has its own prompt."""
         step = self.step
-        prompt_tokens = [step.prompt_tokens[s] for s in batch.samples] or [1]
-        return Denominators(step.tokens, step.rows, step.prompts, torch.tensor(prompt_tokens, device=batch.mask_BT.device))
+        prompt_tokens_S = torch.tensor([step.prompt_tokens[s] for s in batch.samples] or [1])
+        return Denominators(step.tokens, step.rows, step.prompts, prompt_tokens_S.to(batch.mask_BT.device, non_blocking=True))
 
 
 def train_pass(
@@ -44,7 +44,14 @@ def train_pass(
     """
     if policy.routing is not None:
         policy.routing.begin(batch.routing)
-    output = policy(batch.input_ids_BT, batch.mask_BT, batch.temperatures_BT, bool(settings.policy.entropy_coef), batch.packing)
+    output = policy(
+        batch.input_ids_BT,
+        batch.mask_BT,
+        batch.temperatures_BT,
+        bool(settings.policy.entropy_coef),
+        batch.packing,
+        batch.trained_N,
+    )
     loss, sums = policy_objective(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
         output.entropy_BT, settings.policy, settings.denominators(batch), reference_BT,

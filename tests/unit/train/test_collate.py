@@ -32,6 +32,7 @@ def test_tokens_stay_aligned_and_over_age_tokens_are_masked():
     batch = collate([0], {0: two_turns()}, ordered, SHAPE, CPU)
     assert batch.input_ids_BT.tolist() == [[3, 4, 5, 6, 7, 8]]
     assert batch.mask_BT.tolist() == [[False, False, False, False, True, True]]
+    assert batch.trained_N.tolist() == [3, 4]
     np.testing.assert_allclose(batch.advantages_BT, [[0, 0, 0.1, 0, 0.2, 0.3]])
     assert batch.staleness.tolist() == [1, 0]
     assert batch.masked_tokens == 1

@@ -39,7 +39,8 @@ def test_chunked_outputs_and_gradients_equal_the_full_vocabulary(mesh, chunk):
     (weights_BT * logprobs_BT + 0.3 * entropy_BT).sum().backward()
 
     policy = sharded(tiny_model(moe=False), mesh, chunk_tokens=chunk)
-    output = policy(ids_BT, wanted_BT, TEMPERATURES_BT, entropy_gradient=True)
+    wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
+    output = policy(ids_BT, wanted_BT, TEMPERATURES_BT, entropy_gradient=True, wanted_N=wanted_N if chunk == 5 else None)
     (weights_BT * output.logprobs_BT + 0.3 * output.entropy_BT).sum().backward()
 
     torch.testing.assert_close(output.logprobs_BT, logprobs_BT, atol=1e-6, rtol=1e-5)

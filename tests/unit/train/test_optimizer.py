@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from engine.config import AdamConfig
-from engine.train.optimizer import build_adamw, clip_grad_norm, learning_rate_scale, update
+from engine.train.optimizer import build_adamw, grad_norm, learning_rate_scale, update
 
 
 def scales(total, **options):
@@ -32,12 +32,18 @@ def test_a_shape_with_an_end_needs_one():
         learning_rate_scale(3, None, shape="linear")
 
 
-def test_clipping_scales_to_the_bound_and_reports_the_norm_before():
+@pytest.mark.parametrize("on_host", [False, True])
+def test_a_norm_over_the_bound_scales_what_adam_gets(on_host):
     parameters = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))]
-    parameters[0].grad, parameters[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
-    assert clip_grad_norm(parameters, 1.0) == pytest.approx(5.0)
-    torch.testing.assert_close(parameters[0].grad, torch.tensor([0.6, 0.0]), atol=1e-5, rtol=0)
-    torch.testing.assert_close(parameters[1].grad, torch.tensor([0.8]), atol=1e-5, rtol=0)
+    optimizer = build_adamw(parameters, AdamConfig(betas=(0.9, 0.99)), on_host)
+    for bound, share in ((1.0, 0.2), (50.0, 1.0)):
+        parameters[0].grad, parameters[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
+        assert grad_norm(parameters) == pytest.approx(5.0)
+        before = [optimizer.state[p]["exp_avg"].clone() for p in parameters]
+        assert update(optimizer, parameters, bound) == pytest.approx(5.0)
+        # exp_avg = 0.9 exp_avg + 0.1 g
+        moved = [10 * (optimizer.state[p]["exp_avg"] - 0.9 * old) for p, old in zip(parameters, before, strict=True)]
+        torch.testing.assert_close(moved, [torch.tensor([3.0 * share, 0.0]), torch.tensor([4.0 * share])], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -47,7 +53,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(bad):
     weight.grad = torch.tensor([[1.0, bad]])
     assert not math.isfinite(update(optimizer, [weight], 1.0))
     assert weight.tolist() == [[1.0, 1.0]] and weight.grad is None
-    assert optimizer.state[weight]["exp_avg"].tolist() == [[0.0, 0.0]]
+    assert optimizer.state[weight]["exp_avg"].tolist() == [[0.0, 0.0]] and optimizer.state[weight]["step"] == 0
     weight.grad = torch.tensor([[3.0, 4.0]])
     assert update(optimizer, [weight], 1.0) == pytest.approx(5.0) and weight[0, 0] < 1
 

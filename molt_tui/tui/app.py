@@ -22,7 +22,6 @@ from textual.filter import LineFilter
 from textual.reactive import Initialize, Reactive
 from textual.screen import Screen
 from textual.theme import Theme
-from textual.widget import AwaitMount
 
 from molt_tui.lines import RunLine
 from molt_tui.store.home import Home, find_home
@@ -31,14 +30,16 @@ from molt_tui.tui import preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
 from molt_tui.tui.cost import CountingDriver, Reading, in_words
 from molt_tui.tui.opened_later import OpenedLater
+from molt_tui.tui.places import Places
 from molt_tui.tui.plain import AsciiOnly, wants_ascii
 from molt_tui.tui.preferences import Preferences
 from molt_tui.tui.screens.base import MoltScreen
-from molt_tui.tui.screens.dialogs import MIN_HEIGHT, MIN_WIDTH, TooSmall
+from molt_tui.tui.screens.dialogs import ClosesItself
 from molt_tui.tui.screens.runs import RunsScreen
 from molt_tui.tui.themes import THEMES, full_name
 
 if TYPE_CHECKING:
+    from molt_tui.draft import Draft
     from molt_tui.tui.source import Source
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class RunCommands(Provider):
                 yield Hit(score, title, action, help=about)
 
 
-class Palette(CommandPalette):
+class Palette(ClosesItself, CommandPalette):
     """Textual's palette raises KeyError when a page key comes before its list is laid out, NoMatches when it was closed
     while a search was under way."""
 
@@ -116,7 +117,7 @@ class Palette(CommandPalette):
             super()._action_command_list(action)
 
 
-class MoltApp(App[str]):
+class MoltApp(Places):
     """`source` answers every question about runs; `interval_s` is the pace of looking at them."""
 
     TITLE = "molt-tui"
@@ -204,12 +205,7 @@ class MoltApp(App[str]):
                 screen.look()
 
     def on_resize(self, event: events.Resize) -> None:
-        width, height = event.size  # the app's own size is still the old one here
-        small = width < MIN_WIDTH or height < MIN_HEIGHT
-        if small and not isinstance(self.screen, TooSmall):
-            self.push_screen(TooSmall())
-        elif not small and isinstance(self.screen, TooSmall):
-            self.pop_screen()
+        self.cover_if_small(*event.size)  # the app's own size is still the old one here
 
     async def action_quit(self) -> None:
         try:
@@ -225,58 +221,13 @@ class MoltApp(App[str]):
                 return sorted(screen.lines.values(), key=lambda r: (not r.active, -r.created))
         return ()
 
-    def open_run(self, run_id: str) -> AwaitMount:
-        from molt_tui.tui.screens.run import RunScreen
-
-        return self.push_screen(RunScreen(run_id))
-
-    def open_traces(self, run_id: str) -> None:
-        from molt_tui.tui.screens.traces import TracesScreen
-
-        self.push_screen(TracesScreen(run_id))
-
-    def action_query(self) -> None:
-        """The Query screen; it keeps its text and result while one looks at runs."""
-        from molt_tui.tui.screens.query import QueryScreen
-
-        if not any(isinstance(screen, QueryScreen) for screen in self.screen_stack):
-            if not self.is_screen_installed("query"):
-                self.install_screen(QueryScreen(), "query")
-            self.push_screen("query")
-
-    def open_launch(self) -> None:
-        from molt_tui.tui.screens.launch import LaunchScreen
-
-        self.push_screen(LaunchScreen())
-
-    def open_compare(self, refs: Sequence[str]) -> None:
-        """Runs by id and groups as `group:NAME` side by side."""
-        from molt_tui.tui.screens.compare import CompareScreen
-
-        self.push_screen(CompareScreen(refs))
-
-    def open_form(self, recipe: str = "", parent: str = "") -> None:
-        """The launch form of a recipe, or of a run that is to be launched again."""
-        from molt_tui.tui.screens.form import FormScreen
-
-        self.push_screen(FormScreen(recipe, parent))
-
-    def open_cluster(self) -> None:
-        from molt_tui.tui.screens.cluster import ClusterScreen
-
-        self.push_screen(ClusterScreen())
-
-    def opened_launch(self, run_ids: Sequence[str]) -> None:
+    def opened_launch(self, draft: Draft | None, run_ids: Sequence[str]) -> None:
         """Runs were started: the dashboard of a single one, or the list, replaces the launch screens."""
-        self._go_home()
+        self.forget_draft(draft)
+        self.go_home()
         self.background.ingest_now()
         if len(run_ids) == 1:
             self.open_run(run_ids[0])
-
-    def go_back(self) -> None:
-        """To the screen before; the first one stays."""
-        if len(self.screen_stack) > 1:
-            self.pop_screen()
 
     def control(self, run: RunLine, name: str) -> None:
         self.background.act(self, f"{name} {run.id}", lambda: self.source.control(run.id, name))
@@ -297,7 +248,7 @@ class MoltApp(App[str]):
             self.push_screen(HelpScreen.for_screen(self.screen))
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
-        yield SystemCommand("Runs", "All runs", self._go_home)
+        yield SystemCommand("Runs", "All runs", self.go_home)
         yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
         yield SystemCommand("Cluster", "Partitions, free GPUs and your jobs", self.open_cluster)
         yield SystemCommand("Compare", "Runs and groups side by side", lambda: self.open_compare(()))
@@ -312,10 +263,6 @@ class MoltApp(App[str]):
 
     def _show_cost(self) -> None:
         self.notify(in_words(self.started, Reading.now(), self.background.interval_s), timeout=15, markup=False)
-
-    def _go_home(self) -> None:
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """`quiet`: text that matters less; `track`: lines and the empty part of a gauge."""

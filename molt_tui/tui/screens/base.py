@@ -18,6 +18,7 @@ class MoltScreen(Screen[None]):
     """Subclasses implement `look` (ask for what is shown) and `answered` (draw it)."""
 
     HELP: ClassVar[str] = ""
+    PART: ClassVar[bool] = False  # of the screen it was opened from: it goes when that one goes
     CSS_PATH = "../screens.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "look", "Refresh", show=False, id="screen.refresh")]
 

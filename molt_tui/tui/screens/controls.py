@@ -87,7 +87,7 @@ class RunControls:
 
         run = self._target("dump the stacks of")
         if run is not None:
-            self.molt.push_screen(StacksScreen(run.id, run.name))
+            self.molt.go_to(StacksScreen(run.id, run.name))
 
     def _ask_first(self, run: RunLine, command: str, question: str, detail: str, yes: str) -> None:
         """Send a command only after a yes; the run is the one that the question named, wherever the cursor is by then."""

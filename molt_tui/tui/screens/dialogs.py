@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
@@ -16,7 +17,18 @@ MIN_WIDTH, MIN_HEIGHT = 80, 24
 Result = TypeVar("Result")
 
 
-class Dialog(ModalScreen[Result]):
+class ClosesItself:
+    """Mixin. Textual's `dismiss` closes whatever lies on top, and raises for a dialog that was closed before; keys that were on
+    their way to a dialog when something came up above it would do both."""
+
+    if TYPE_CHECKING:
+        is_active: bool
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        return super().dismiss(result) if self.is_active else AwaitComplete.nothing()
+
+
+class Dialog(ClosesItself, ModalScreen[Result]):
     """A screen over another one; its style is read with the first of them."""
 
     CSS_PATH = "../screens.tcss"

@@ -64,7 +64,8 @@ class FormScreen(MoltScreen):
     HELP = (
         "Fields with a problem and those you changed come first, then what the recipe (or the old run) sets, then defaults;"
         " / searches flags and their help.\n"
-        "enter edits the highlighted value, space takes the next of a short list, u takes your change back.\n\n"
+        "enter edits the highlighted value, space takes the next of a short list, u takes your change back."
+        " What you changed is here again when you come back.\n\n"
         "w sweeps a field: give values 1e-6,1e-5 (lists: 0.9,0.95|0.9,0.99), or a range 0..0.2 or log:1e-6..1e-4 together"
         " with `run random`. Several swept fields make a grid.\n\n"
         "o changes between this machine and Slurm. v shows the command, the batch script, the memory table and what differs"
@@ -84,6 +85,7 @@ class FormScreen(MoltScreen):
     def __init__(self, recipe: str = "", parent: str = "") -> None:
         super().__init__()
         self.recipe, self.parent_run = recipe, parent
+        self.first: Draft | None = None  # as it was opened, before anything was changed
         self.draft: Draft | None = None
         self.form: Form | None = None
         self.editing: tuple[str, bool] | None = None  # (key, whether it is swept)
@@ -117,12 +119,21 @@ class FormScreen(MoltScreen):
             self.ask("form", lambda: source.form(draft))
 
     def change(self, draft: Draft) -> None:
+        """Changes outlive the screen until they are launched or taken back."""
         self.draft = draft
+        self.molt.keep_draft(self.recipe, self.parent_run, draft if draft != self.first else None)
         self.resolve()
+
+    def _begin(self, first: Draft) -> None:
+        kept = self.molt.kept_draft(self.recipe, self.parent_run)
+        self.first = first
+        self.change(kept or first)
+        if kept is not None:
+            self.notify("your changes of before are here again; u on one takes it back", markup=False)
 
     def answered(self, topic: str, value: Any) -> None:
         if topic == "draft":
-            self.change(value)
+            self._begin(value)
         elif topic == "form":
             self.form = value
             self.query_one(KeyTable).set_empty("  no flag matches; esc clears the search")
@@ -135,7 +146,7 @@ class FormScreen(MoltScreen):
     def started(self, value: Started) -> None:
         if value.words:
             self.notify("\n".join(value.words[-3:]), markup=False)
-        self.molt.opened_launch(value.ids)
+        self.molt.opened_launch(self.draft, value.ids)
 
     def failed(self, topic: str, error: str) -> None:
         self.starting = False
@@ -345,7 +356,7 @@ class FormScreen(MoltScreen):
         from molt_tui.tui.screens.review import ReviewScreen
 
         if self._ready() and self.draft is not None:
-            self.app.push_screen(ReviewScreen(self.draft))
+            self.molt.go_to(ReviewScreen(self.draft))
 
     def action_start(self) -> None:
         """A single local run starts at once; anything else is shown first."""

@@ -18,7 +18,6 @@ from molt_tui.tui import format
 from molt_tui.tui.data_source import info_words, one_line
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
-from molt_tui.tui.screens.tokens import TokenScreen
 from molt_tui.tui.widgets.token_view import TokenView
 
 MAX_COLUMNS, COLUMN_WIDTH = 6, 38
@@ -60,6 +59,7 @@ class GroupColumn(Vertical):
 
 class GroupScreen(MoltScreen):
     TITLE = "Group"
+    PART = True
     HELP = (
         "The recorded rollouts of one prompt, best reward first. Arrows move over tokens, tab to the next rollout, [ and ]"
         " bring those that do not fit, enter opens one token by token."
@@ -149,7 +149,7 @@ class GroupScreen(MoltScreen):
         index = self.start + shown.index(column) if isinstance(column, GroupColumn) else self.start
         places = [Place(r.attempt, r.step, r.rollout_id) for r in self.rollouts]
         if places:
-            self.app.push_screen(TokenScreen(self.run_id, places[min(index, len(places) - 1)], places))
+            self.molt.open_tokens(self.run_id, places[min(index, len(places) - 1)], places)
 
     @on(TokenView.Moved)
     def _moved(self, event: TokenView.Moved) -> None:

@@ -14,7 +14,6 @@ from textual.widgets import Footer, Input, Static
 from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import RecipeCard
 from molt_tui.tui.screens.base import MoltScreen
-from molt_tui.tui.screens.form import FormScreen
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
@@ -70,7 +69,7 @@ class LaunchScreen(MoltScreen):
 
     @on(KeyTable.Chosen)
     def _chosen(self, event: KeyTable.Chosen) -> None:
-        self.app.push_screen(FormScreen(event.key))
+        self.molt.open_form(event.key)
 
     def action_own_file(self) -> None:
         box = self.query_one("#file", Input)
@@ -82,7 +81,7 @@ class LaunchScreen(MoltScreen):
         path = event.value.strip()
         self._close()
         if path:
-            self.app.push_screen(FormScreen(path if "/" in path or path.endswith(".toml") else f"./{path}"))
+            self.molt.open_form(path if "/" in path or path.endswith(".toml") else f"./{path}")
 
     def _close(self) -> None:
         self.query_one("#file").display = False

@@ -21,7 +21,6 @@ from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.prompts import Ask
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.screens.saved_queries import SavedQueries
-from molt_tui.tui.screens.tokens import TokenScreen
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 from molt_tui.tui.widgets.sql_editor import SqlEditor
 
@@ -251,7 +250,7 @@ class QueryScreen(MoltScreen):
         if found is None:
             self.notify("this row names no run: add a column `run` (or `id`) to the query", markup=False)
         elif found[1] is not None:
-            self.app.push_screen(TokenScreen(found[0], found[1]))
+            self.molt.open_tokens(found[0], found[1])
         else:
             self.molt.open_run(found[0])
 

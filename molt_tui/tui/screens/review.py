@@ -54,6 +54,7 @@ class PickRun(Dialog[str]):
 
 class ReviewScreen(MoltScreen):
     TITLE = "Review"
+    PART = True
     HELP = (
         "Everything that this launch would do. Nothing has been made yet.\n\n"
         "tab walks the pages. d chooses the past run to compare with. t shows the batch script whole or as a diff."
@@ -123,7 +124,7 @@ class ReviewScreen(MoltScreen):
 
     def _started(self, value: Started) -> None:
         self.notify("\n".join(value.words[-3:]) or f"{len(value.ids)} started", markup=False, timeout=8)
-        self.molt.opened_launch(value.ids)
+        self.molt.opened_launch(self.draft, value.ids)
 
     def failed(self, topic: str, error: str) -> None:
         self.error = clean(error)

@@ -17,6 +17,7 @@ from molt_tui.tui.screens.base import MoltScreen
 
 class StacksScreen(MoltScreen):
     TITLE = "Stacks"
+    PART = True
     HELP = "The Python stack of every process of the run, on every node, newest call last. r asks the nodes again."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "again", "Ask again", id="stacks.again"),

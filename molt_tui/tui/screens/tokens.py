@@ -148,6 +148,7 @@ def legend(marked: bool) -> Content:
 
 class TokenScreen(MoltScreen):
     TITLE = "Tokens"
+    PART = True
     HELP = (
         "One rollout token by token. Colour: the ratio of the trainer's probability to the sampler's, blue above 1, amber below."
         " Underlined: beyond a factor of 2. Struck: sampled but masked, so not trained. Dim: prompt and feedback. ⟨v12⟩: policy"
@@ -240,9 +241,7 @@ class TokenScreen(MoltScreen):
         self.look()
 
     def action_group(self) -> None:
-        from molt_tui.tui.screens.group import GroupScreen
-
-        self.app.push_screen(GroupScreen(self.run_id, self.place))
+        self.molt.open_group(self.run_id, self.place)
 
     def action_copy_token(self) -> None:
         if self.page is not None and len(self.page.rollout):

@@ -16,9 +16,7 @@ from molt_tui.tokens import ORDERS
 from molt_tui.tui import clipboard, format
 from molt_tui.tui.data_source import TraceLine, TraceView
 from molt_tui.tui.screens.base import MoltScreen
-from molt_tui.tui.screens.group import GroupScreen
 from molt_tui.tui.screens.runs import update
-from molt_tui.tui.screens.tokens import TokenScreen
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 
 STEP = Column("Step", 6, True)
@@ -63,6 +61,7 @@ def cells(line: TraceLine, wide: bool) -> tuple[Cell, ...]:
 
 class TracesScreen(MoltScreen):
     TITLE = "Traces"
+    PART = True
     HELP = (
         "Recorded rollouts, one a line. Advantage: what the rollout's tokens were trained with. Masked: sampled tokens that were"
         " not trained. Ratio: trainer/sampler of the token where they differ most. Experts: tokens for which the router chose"
@@ -209,7 +208,7 @@ class TracesScreen(MoltScreen):
     def _chosen(self) -> None:
         line = self.selected
         if line is not None:
-            self.app.push_screen(TokenScreen(self.run_id, line.place, tuple(x.place for x in self.lines.values())))
+            self.molt.open_tokens(self.run_id, line.place, tuple(x.place for x in self.lines.values()))
 
     @on(Input.Submitted, "#filter")
     def _searched(self) -> None:
@@ -264,7 +263,7 @@ class TracesScreen(MoltScreen):
     def action_group(self) -> None:
         line = self.selected
         if line is not None:
-            self.app.push_screen(GroupScreen(self.run_id, line.place))
+            self.molt.open_group(self.run_id, line.place)
 
     def action_copy(self) -> None:
         line = self.selected

@@ -1,4 +1,4 @@
-"""`python -m engine run|check|flags|recipes|attempt`. Start-up is light: the engine proper is imported by `attempt` only."""
+"""`python -m engine run|check|flags|attempt`. Start-up is light: the engine proper is imported by `attempt` only."""
 
 import contextlib
 import os
@@ -15,7 +15,6 @@ USAGE = """\
 usage: python -m engine run RECIPE [--run.name NAME] [--run.group GROUP] [--runs-root DIR] [--dotted.flag value ...]
        python -m engine check RECIPE [--dotted.flag value ...]     say what is wrong, start nothing
        python -m engine flags [WORD]                               every flag: type, default, meaning
-       python -m engine recipes                                    the shipped recipes, and whether they are sound
 RECIPE is the name of a shipped recipe or a TOML file."""
 OWN_OPTIONS = ("--run.name", "--run.group", "--runs-root")
 OK, BAD_USAGE = 0, 2
@@ -120,18 +119,6 @@ def shown(default: object) -> str:
     return (text.lower() if isinstance(default, bool) else text) or "empty"
 
 
-def check_recipes() -> int:
-    from engine import recipes
-
-    bad = 0
-    for name, problems in recipes.check_shipped():
-        print(f"{name}: {'ok' if not problems else f'{len(problems)} problems'}")
-        bad += bool(problems)
-        for problem in problems:
-            print(f"  {problem}")
-    return BAD_USAGE if bad else OK
-
-
 def attempt(path: str, number: int) -> int:
     """The controller process of one attempt, started by the supervisor."""
     from engine import lifeline
@@ -170,8 +157,6 @@ def dispatch(argv: list[str]) -> int:
             return check(recipe, rest)
         case ["flags", *words] if len(words) < 2:
             return flags(*words)
-        case ["recipes"] | ["recipes", "check"]:
-            return check_recipes()
         case ["attempt", path, "--attempt", number] if number.isdigit():
             return attempt(path, int(number))
     print(USAGE, file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,6 @@ class Recipe:
     raw: dict[str, Any]
     problems: tuple[Problem, ...] = ()
 
-    def about(self, field: str) -> str:
-        """A line of its [recipe] table: title, task, model or hardware."""
-        table = self.raw.get("recipe")
-        return str(table.get(field, "")) if isinstance(table, Mapping) else ""
-
 
 def shipped_folder() -> Path | None:
     """Where the recipes of this installation lie; None when there are none."""
@@ -53,10 +48,6 @@ def shipped_names() -> dict[str, Path]:
     stems = [file.stem for file in files]
     full = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
     return {stem if stems.count(stem) == 1 else long: file for stem, long, file in zip(stems, full, files)}
-
-
-def list_recipes() -> list[Recipe]:
-    return [_read(name, path) for name, path in shipped_names().items()]
 
 
 def find_recipe(name: str) -> tuple[Recipe | None, list[Problem]]:
@@ -95,12 +86,6 @@ def load(
         blamed = {problem.flag for problem in problems}
         problems += [problem for problem in validate(config) if problem.flag not in blamed]
     return recipe, None if problems else config, problems
-
-
-def check_shipped() -> Iterator[tuple[str, list[Problem]]]:
-    """(name, problems) of every shipped recipe."""
-    for name in shipped_names():
-        yield name, load(name, [])[2]
 
 
 def _read(name: str, path: Path) -> Recipe:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from engine.flags import Problem
     from engine.recipes import Recipe
 
+ABOUT = ("title", "task", "model", "hardware")  # of the [recipe] table
+
 
 @dataclass(frozen=True)
 class RecipeLine:
@@ -33,13 +35,16 @@ class RecipeLine:
 
 def list_recipes(*, check: bool = False) -> list[RecipeLine]:
     """Shipped recipes; `check` validates each."""
-    from engine.recipes import list_recipes as shipped
-    from engine.recipes import load
+    from engine.recipes import find_recipe, load, shipped_names
 
     lines = []
-    for recipe in shipped():
-        _, config, problems = load(recipe.name, []) if check else (None, None, recipe.problems)
-        lines.append(_line(recipe, config, problems))
+    for name in shipped_names():
+        recipe, problems = find_recipe(name)
+        config = None
+        if check:
+            config, problems = load(name, [])[1:]
+        if recipe is not None:
+            lines.append(_line(recipe, config, problems))
     return lines
 
 
@@ -55,7 +60,8 @@ def check_recipe(name: str) -> RecipeLine:
 
 
 def _line(recipe: Recipe, config: Config | None, problems: Sequence[Problem]) -> RecipeLine:
-    about = {field: recipe.about(field) for field in ("title", "task", "model", "hardware")}
+    table = recipe.raw.get("recipe")
+    about = {field: str(table.get(field, "") if isinstance(table, dict) else "") for field in ABOUT}
     missing = misfit(config) if config is not None else None
     return RecipeLine(recipe.name, recipe.path, **about, problems=tuple(map(str, problems)),
                       misfit=missing.message if missing else "")  # fmt: skip

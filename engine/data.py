@@ -100,10 +100,6 @@ def draw_sources(sizes: list[int], weights: Sequence[float], random: np.random.G
 
 def load_prompts(data: DataConfig, *, seed: int, epochs: int = 1, flag: str = "data.prompt_dataset") -> PromptStream:
     """Read every dataset of `data`. Raises DataError with one line naming the flag (`flag` is the one that lists them)."""
-    if not data.prompt_dataset:
-        raise DataError(f"--{flag} names no dataset")
-    if data.prompt_probs and len(data.prompt_probs) != len(data.prompt_dataset):
-        raise DataError(f"--data.prompt_probs has {len(data.prompt_probs)} weights for {len(data.prompt_dataset)} datasets")
     sources: list[Source] = []
     for spec in data.prompt_dataset:
         name, rows = _read(spec, data, flag)

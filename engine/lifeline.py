@@ -7,31 +7,26 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
 
 from engine import processes
 
 PIPE_VARIABLE, SCRATCH_VARIABLE = "MOLT_LIFELINE_FD", "MOLT_SCRATCH"
 
 
-def hold(on_lost: Callable[[], None] | None = None) -> bool:
-    """Watch the pipe in a thread; when the supervisor dies run `on_lost` (default: `end`).
-
-    Returns False when there is no supervisor, as in a test or a debugger.
-    """
+def hold() -> None:
+    """Watch the pipe in a thread and `end` when the supervisor dies; without one, as in a debugger, nothing is watched."""
     number = os.environ.pop(PIPE_VARIABLE, None)
     if number is None:
-        return False
+        return
     descriptor = int(number)
     os.set_inheritable(descriptor, False)
 
     def watch() -> None:
         while os.read(descriptor, 1):
             pass
-        (on_lost or end)()
+        end()
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
-    return True
 
 
 def end() -> None:

@@ -29,17 +29,14 @@ class NoEngine(RuntimeError):
 class EngineSlot:
     """One engine as the router sees it.
 
-    tokens             prompt tokens plus expected samples of its requests in flight
-    requests           leg in flight by request id
-    served, continued  turns since the start, and those of them that had to go on elsewhere
+    tokens    prompt tokens plus expected samples of its requests in flight
+    requests  leg in flight by request id
     """
 
-    handle: Sampler | None
+    handle: Sampler
     open: bool = True
     tokens: float = 0.0
     requests: dict[str, str] = field(default_factory=dict)
-    served: int = 0
-    continued: int = 0
 
 
 @dataclass
@@ -110,7 +107,6 @@ class Router(MailboxHost):
                 reason = self._finish_reason(request, partial, result)
                 if reason is not None:
                     return partial.result(reason, index)
-                self.slots[index].continued += 1
             raise NoEngine(f"the turn was dropped by an engine {MAX_LEGS} times")
         finally:
             self._active.discard(request.request_id)
@@ -139,7 +135,6 @@ class Router(MailboxHost):
         finally:
             slot.tokens -= expected
             slot.requests.pop(request_id, None)
-        slot.served += 1
         self._mean_length += LENGTH_MEMORY * (len(result.token_ids) - self._mean_length)
         return result
 
@@ -188,7 +183,3 @@ class Router(MailboxHost):
             await slot.handle.abort(legs)
         except self._lost:
             slot.open = False
-
-    async def stats(self) -> list[EngineSlot]:
-        """A snapshot, without the handles."""
-        return [replace(slot, handle=None, requests=dict(slot.requests)) for slot in self.slots]

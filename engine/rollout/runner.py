@@ -49,7 +49,7 @@ class AgentRunnerActor:
     """Plain class; the controller wraps it into an actor. `start` before anything else."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, asyncio.Task[FinishedGroup]] = {}
+        self._groups: dict[str, asyncio.Future[list[_Outcome]]] = {}
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def start(self, spec: RunnerSpec, router: MailboxClient, put: Callable[[list[Rollout]], Any]) -> None:
@@ -69,10 +69,10 @@ class AgentRunnerActor:
     async def run_group(self, spec: GroupSpec) -> FinishedGroup:
         """Run all rollouts of one prompt. Rollouts that fail for good are counted, never raised; one that `abort_group`
         ends counts as dropped/aborted."""
-        task = asyncio.ensure_future(self._run_group(spec))
-        self._groups[spec.group_id] = task
+        rollouts = asyncio.gather(*(self._run_rollout(spec, index) for index in range(spec.n_samples)))
+        self._groups[spec.group_id] = rollouts
         try:
-            return await task
+            return _finish(spec, await rollouts, self._put)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -83,13 +83,8 @@ class AgentRunnerActor:
 
     async def abort_group(self, group_id: str) -> None:
         """Stop the group's episodes and their generations; an unknown group is ignored."""
-        task = self._groups.get(group_id)
-        if task is not None:
-            task.cancel()
-
-    async def _run_group(self, spec: GroupSpec) -> FinishedGroup:
-        outcomes = await asyncio.gather(*(self._run_rollout(spec, index) for index in range(spec.n_samples)))
-        return _finish(spec, outcomes, self._put)
+        if rollouts := self._groups.get(group_id):
+            rollouts.cancel()
 
     async def _run_rollout(self, spec: GroupSpec, index: int) -> _Outcome:
         """One rollout with its retries. What cannot turn out better the next time is not tried again."""

@@ -97,8 +97,6 @@ def test_what_cannot_be_used_is_one_line_that_names_the_flag(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "bad.parquet").write_text("no parquet")
     cases = [
-        (config(), "--data.prompt_dataset names no dataset"),
-        (config(good, prompt_probs=(0.5, 0.5)), "--data.prompt_probs has 2 weights for 1 datasets"),
         (config(str(tmp_path / "none.jsonl")), "--data.prompt_dataset: .*none.jsonl does not exist"),
         (config(str(empty)), "--data.prompt_dataset: .* holds no prompt"),
         (config(str(tmp_path / "folder")), "--data.prompt_dataset: .* has no split 'train' .train.jsonl"),

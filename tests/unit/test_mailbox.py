@@ -132,6 +132,6 @@ def test_a_router_behind_and_in_front_of_mailboxes_carries_turns_over():
         hosts[0].lost.set()
         results = await asyncio.gather(*jobs)
         assert {len(r.token_ids) for r in results} == {20} and {r.engine for r in results} == {1}
-        assert [s.open for s in await router.stats()] == [False, True]
+        assert [s.open for s in router.slots] == [False, True]
 
     run_virtual(main())

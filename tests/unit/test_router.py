@@ -35,11 +35,11 @@ def test_requests_go_to_the_engine_with_the_fewest_tokens():
         sizes = [5000, 100, 100, 100, 100]
         jobs = [asyncio.ensure_future(router.generate(turn(f"t{i}", n))) for i, n in enumerate(sizes)]
         await asyncio.sleep(0.1)
-        stats = await router.stats()
-        assert [len(s.requests) for s in stats] == [1, 2, 2]
-        assert [s.tokens for s in stats] == [5000, 200, 200]
+        assert [len(s.requests) for s in router.slots] == [1, 2, 2]
+        assert [s.tokens for s in router.slots] == [5000, 200, 200]
         await asyncio.gather(*jobs)
-        assert [(len(s.requests), s.tokens, s.served) for s in await router.stats()] == [(0, 0, 1), (0, 0, 2), (0, 0, 2)]
+        assert [(len(s.requests), s.tokens) for s in router.slots] == [(0, 0)] * 3
+        assert [len(e.requests) for e in engines] == [1, 2, 2]
 
     run_virtual(main())
 
@@ -119,7 +119,6 @@ def test_a_leg_asks_only_for_what_is_missing():
         assert (len(leg.token_ids), leg.routed_from, leg.sampling.max_tokens) == (14, 13, 5)
         assert leg.sampling.seed != 1
         assert (len(result.token_ids), result.finish_reason, result.engine) == (15, "length", 1)
-        assert [s.continued for s in await router.stats()] == [1, 0]
 
     run_virtual(main())
 
@@ -133,7 +132,7 @@ def test_an_abort_by_the_caller_ends_the_turn_with_what_it_has():
         await router.abort(["x", "unknown"])
         result = await job
         assert (len(result.token_ids), result.finish_reason) == (5, "abort")
-        assert (await router.stats())[0].requests == {} and not router._aborted and not router._active
+        assert router.slots[0].requests == {} and not router._aborted and not router._active
 
     run_virtual(main())
 
@@ -157,7 +156,7 @@ def test_an_error_of_the_request_is_not_tried_elsewhere():
         with pytest.raises(ValueError, match="scripted"):
             await router.generate(turn())
         assert [len(e.requests) for e in engines] == [1, 0]
-        assert all(s.open and s.tokens == 0 for s in await router.stats())
+        assert all(s.open and s.tokens == 0 for s in router.slots)
 
     run_virtual(main())
 

@@ -61,7 +61,7 @@ def test_a_group_returns_summaries_and_puts_the_records_away(agent):
         runner, stored = await make(agent, engine)
         job = asyncio.ensure_future(runner.run_group(group(seed=7)))
         await asyncio.sleep(0.0501)
-        assert len((await runner._router.stats())[0].requests) == 4
+        assert len(runner._router.slots[0].requests) == 4
         await update([engine], 1)
         finished = await job
         assert finished.payload == 0 and finished.admitted_version == 2
@@ -155,8 +155,7 @@ def test_an_episode_out_of_time_fails_and_its_generation_ends(agent):
         assert (finished.failed, finished.retried) == (2, 2)
         assert finished.errors == ["the episode took longer than rollout.timeout_s (5 s)"]
         assert asyncio.get_running_loop().time() == pytest.approx(10.0)
-        stats = await runner._router.stats()
-        assert stats[0].requests == {}
+        assert runner._router.slots[0].requests == {}
 
     run_virtual(main())
 

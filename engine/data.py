@@ -202,13 +202,9 @@ def _read_gym(spec: str, flag: str) -> tuple[str, Rows]:
     return name, [(e["question"], e["answer"], extra | {"entry": e}) for e in entries]
 
 
-def parse_value(text: str) -> int | float | bool | str:
-    """A value of a reasoning-gym option: int, float, true/false, else the string itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def parse_value(text: str) -> Any:
+    """A value of a reasoning-gym option: JSON such as 3, 0.5, true or [1, 2], Python's True and False; else the text itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return {"True": True, "False": False}.get(text, text)

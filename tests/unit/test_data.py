@@ -79,7 +79,7 @@ def test_reasoning_gym_gives_question_answer_and_what_the_scorer_needs():
 
 
 def test_option_values_get_their_type():
-    assert [parse_value(t) for t in ("3", "-0.5", "true", "False", "easy")] == [3, -0.5, True, False, "easy"]
+    assert [parse_value(t) for t in ("3", "-0.5", "true", "False", "easy", "[1,2]")] == [3, -0.5, True, False, "easy", [1, 2]]
 
 
 def test_what_cannot_be_used_is_one_line_that_names_the_flag(tmp_path):

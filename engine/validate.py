@@ -4,11 +4,12 @@ A section of rules yields (broken, flag, message). Free of torch. Files are look
 directory), nothing is imported or executed.
 """
 
-import ast
 import json
 import math
 import os
+import re
 from collections.abc import Callable
+from symtable import symtable
 
 from engine.algo.names import GROUP_ESTIMATORS, PRESETS, TOKEN_REWARD_ESTIMATORS, forbidden_correction, forbidden_loss
 from engine.cluster_rules import CLUSTER_RULES, Rules
@@ -19,6 +20,7 @@ from engine.wire import read_record
 
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
 MAX_STALENESS = 64
+STAR_IMPORT = re.compile(rb"^\s*from\s.*\bimport\s*\*", re.MULTILINE)
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -99,35 +101,20 @@ def python_file_rules(c: Config) -> Rules:
 
 
 def _export_fault(file: str, wanted: str, definition: str) -> str | None:
-    """What is wrong with a Python file that must bind `wanted` at its top level."""
+    """What is wrong with a Python file that must bind `wanted` at its top level, or import everything of another one."""
     try:
-        tree = ast.parse(read_record(os.path.expanduser(file)), file)
+        source = read_record(os.path.expanduser(file))
+        symbols = symtable(source, file, "exec").get_symbols()
     except OSError as error:
         return f"{file} cannot be read ({error.strerror})"
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{file} is not valid Python ({error or 'nested too deep'})"
-    if _exported(tree) & {wanted, "*"}:
+    bound = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    if wanted in bound or STAR_IMPORT.search(source):
         return None
-    near = suggest(wanted, [n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))])
+    near = suggest(wanted, [symbol.get_name() for symbol in symbols if symbol.is_namespace()])
     hint = f" ({near[0]} is there)" if near else ""
     return f"{file} exports no {wanted}{hint}; add `{definition}` to it"
-
-
-def _exported(tree: ast.Module) -> set[str]:
-    """Names bound at the top level of a module, also inside `if` and `try`; "*" for a star import."""
-    names: set[str] = set()
-    nodes: list[ast.AST] = list(tree.body)
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            names.add(node.name)
-            continue
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        nodes += ast.iter_child_nodes(node)
-    return names
 
 
 def reward_rules(c: Config) -> Rules:

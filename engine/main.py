@@ -83,8 +83,8 @@ class Attempt:
         self._phase("starting", "engines and trainer")
         cluster, config = self.cluster, self.config
         rendezvous = await cluster.trainers[0].free_address()
-        trainers = [t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, rendezvous, cluster))]
-        engines = [e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model, cluster))]
+        trainers = [t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, rendezvous))]
+        engines = [e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model))]
         infos, facts = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
         check_layers(infos[0]["moe_layers"], facts[0]["routed_layers"])
         await cluster.router.start([MailboxClient(e) for e in cluster.engines], (EngineDead, ray.exceptions.RayActorError))

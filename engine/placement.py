@@ -43,14 +43,6 @@ def resolve_device(config: Config) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def split_cores(available: list[int], pin: bool) -> tuple[list[int] | None, list[int] | None]:
-    """Cores of the sampler and of the trainer: an even split when pinned and possible, else None (shared)."""
-    if not pin or len(available) < 2:
-        return None, None
-    half = len(available) // 2
-    return available[:half], available[half:]
-
-
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that was free a moment ago; callers that can should bind port 0 themselves."""
     with socket.socket() as probe:
@@ -135,9 +127,6 @@ class Cluster:
         group = ray.util.placement_group([{"GPU": 1, "CPU": 2} | ({node: 0.002} if node else {}) for node in nodes])
         ray.get(group.ready(), timeout=JOIN_SECONDS)
         return [{"scheduling_strategy": PlacementGroupSchedulingStrategy(group, i)} for i in range(len(nodes))]
-
-    def cores(self) -> tuple[list[int] | None, list[int] | None]:
-        return split_cores(sorted(os.sched_getaffinity(0)), self.config.placement.pin_cores)
 
     async def shutdown(self) -> None:
         """End the engines (their cores are own processes), then Ray; the supervisor removes whatever is left."""

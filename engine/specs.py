@@ -5,7 +5,7 @@ from pathlib import Path
 
 from engine.agents.runner import CLOSE_TIMEOUT_S
 from engine.config import Config
-from engine.placement import Cluster, resolve_device
+from engine.placement import resolve_device
 from engine.rollout.engine import EngineSpec
 from engine.train.plan import TrainerSpec
 from engine.validate import is_dense
@@ -13,15 +13,13 @@ from engine.validate import is_dense
 RUNNER_SLACK_S = 30.0
 
 
-def engine_specs(config: Config, model: Path, cluster: Cluster) -> list[EngineSpec]:
-    cores = share(cluster.cores()[0], config.vllm.num_engines)
-    device, moe = resolve_device(config), not is_dense(str(model))
+def engine_specs(config: Config, model: Path) -> list[EngineSpec]:
+    device, moe, cores = resolve_device(config), not is_dense(str(model)), pinned_cores(config)[0]
     return [EngineSpec(str(model), config, device, moe, pinned, index) for index, pinned in enumerate(cores)]
 
 
-def trainer_specs(config: Config, model: Path, rendezvous: tuple[str, int], cluster: Cluster) -> list[TrainerSpec]:
-    world = config.trainer_ranks
-    cores = share(cluster.cores()[1], world)
+def trainer_specs(config: Config, model: Path, rendezvous: tuple[str, int]) -> list[TrainerSpec]:
+    world, cores = config.trainer_ranks, pinned_cores(config)[1]
     host, port = rendezvous
     device, reference = resolve_device(config), config.ref.model_name_or_path
     if reference == config.actor.model_name_or_path:
@@ -38,10 +36,17 @@ def group_limit_s(config: Config) -> float:
     return (rollout.max_retries + 1) * (rollout.timeout_s + CLOSE_TIMEOUT_S) + RUNNER_SLACK_S
 
 
-def share(cores: list[int] | None, members: int) -> list[list[int] | None]:
+def pinned_cores(config: Config) -> tuple[list[list[int] | None], list[list[int] | None]]:
+    """CPU cores of every engine and of every trainer rank, each side on half of the machine's; None where nothing is pinned."""
+    cores, engines, ranks = sorted(os.sched_getaffinity(0)), config.vllm.num_engines, config.trainer_ranks
+    if not config.placement.pin_cores or len(cores) < 2:
+        return [None] * engines, [None] * ranks
+    half = len(cores) // 2
+    return _share(cores[:half], engines), _share(cores[half:], ranks)
+
+
+def _share(cores: list[int], members: int) -> list[list[int] | None]:
     """Split cores over members; members beyond the number of cores share them round-robin."""
-    if not cores:
-        return [None] * members
     return [cores[i::members] or [cores[i % len(cores)]] for i in range(members)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.config import Config
 from engine.datasets import GYM_PREFIX
-from engine.flags import Overrides, Problem, parse_overrides, read_toml, resolve, suggest
+from engine.flags import COMMA_TEXTS, Problem, parse_overrides, read_toml, resolve, suggest
 from engine.validate import validate
 
 # Settings that name files: relative ones are meant from the recipe's folder, on the command line from the working directory.
@@ -79,7 +79,7 @@ def load(
     for section, table in (base or {}).items():
         own = raw.get(section, {})
         raw = {**raw, section: {**table, **own} if isinstance(own, Mapping) else own}
-    config, wrong = resolve(raw, anchored_overrides(overrides, Path.cwd()))
+    config, wrong = resolve(raw, {path: _anchored_words(path, words) for path, words in overrides.items()})
     problems += wrong
     if recipe is not None and not recipe.problems:
         # A value that could not be read is its default in `config`: only the first complaint about a flag counts.
@@ -96,25 +96,25 @@ def _read(name: str, path: Path) -> Recipe:
 def _anchored_table(table: Mapping[str, Any], folder: Path, prefix: str) -> dict[str, Any]:
     anchored: dict[str, Any] = {}
     for key, value in table.items():
+        path = prefix + key
         if isinstance(value, Mapping):
-            value = _anchored_table(value, folder, f"{prefix}{key}.")
-        elif prefix + key in FILE_SETTINGS:
-            value = [_anchored(v, prefix + key, folder) for v in value] if isinstance(value, list) else _anchored(
-                value, prefix + key, folder)  # fmt: skip
-        anchored[key] = value
+            anchored[key] = _anchored_table(value, folder, f"{path}.")
+        elif isinstance(value, list):
+            anchored[key] = [_anchored(item, path, folder) for item in value]
+        else:
+            anchored[key] = _anchored(value, path, folder)
     return anchored
 
 
-def anchored_overrides(overrides: Overrides, folder: Path) -> Overrides:
-    """The same flags with file names made absolute."""
-    files = {path: words for path, words in overrides.items() if path in FILE_SETTINGS}
-    split = {path: [part for word in words for part in word.split(",")] for path, words in files.items()}
-    return {**overrides, **{path: [_anchored(word, path, folder) for word in words] for path, words in split.items()}}
+def _anchored_words(path: str, words: list[str]) -> list[str]:
+    """Words of the command line, whose file names are meant from the working directory."""
+    parts = [part.strip() for word in words for part in word.split(",")] if path in COMMA_TEXTS else words
+    return [_anchored(part, path, Path.cwd()) for part in parts]
 
 
 def _anchored(value: Any, path: str, folder: Path) -> Any:
-    """An absolute file name; names that are no files (generated data, hub and built-in models) stay as they are."""
-    if not isinstance(value, str) or not value or value.startswith(GYM_PREFIX):
+    """A file name made absolute; other settings, and names that are no files (generated data, hub and built-in models), stay."""
+    if path not in FILE_SETTINGS or not isinstance(value, str) or not value or value.startswith(GYM_PREFIX):
         return value
     here = folder / os.path.expanduser(value)
     if path.endswith("model_name_or_path"):

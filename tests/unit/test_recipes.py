@@ -52,15 +52,15 @@ def test_a_recipe_is_found_and_its_files_are_anchored(shipped, name):
 
 def test_a_path_works_and_files_on_the_command_line_are_relative_to_the_working_directory(shipped, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("class AgentRunner: pass\n")
+    Path("my,own.py").write_text("class AgentRunner: pass\n")
     Path("mine.jsonl").write_text("{}\n")
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
-    flags = ["--train.agent_path", "mine.py", "--data.prompt_dataset", "mine.jsonl,mine.jsonl", "--actor.model_name_or_path",
+    flags = ["--train.agent_path", "my,own.py", "--data.prompt_dataset", "mine.jsonl, mine.jsonl", "--actor.model_name_or_path",
              "model", "--ckpt.path", "saved"]  # fmt: skip
     recipe, config, problems = recipes.load("recipes/sums/moe.toml", flags)
     assert problems == [] and recipe.path == shipped / "sums" / "moe.toml"
-    assert config.train.agent_path == str(tmp_path / "mine.py")
+    assert config.train.agent_path == str(tmp_path / "my,own.py")
     assert config.data.prompt_dataset == (str(tmp_path / "mine.jsonl"),) * 2
     assert config.actor.model_name_or_path == str(tmp_path / "model") and config.ckpt.path == str(tmp_path / "saved")
     assert recipes.load("demo", ["--ckpt.path", "none"])[1].ckpt.path is None

@@ -34,15 +34,14 @@ def summarise(groups: Sequence[FinishedGroup], version: int) -> dict[str, float]
     """
     rollouts = [r for g in groups for r in g.rollouts]
     found = {"failed": float(sum(g.failed for g in groups)), "version": float(version), "rollouts": float(len(rollouts))}
-    if rollouts:
-        found["response_len_mean"] = float(np.mean([r.sampled for r in rollouts]))
-        found["truncated_frac"] = float(np.mean([r.truncated for r in rollouts]))
-    scores = [r.score for r in rollouts if math.isfinite(r.score)]
-    rewards = [r.reward for r in rollouts if math.isfinite(r.reward)]
-    if rewards:
-        found["reward_mean"] = float(np.mean(rewards))
-    if scores:
-        found["score_mean"] = float(np.mean(scores))
+    values = {
+        "response_len_mean": [r.sampled for r in rollouts],
+        "truncated_frac": [r.truncated for r in rollouts],
+        "reward_mean": [r.reward for r in rollouts if math.isfinite(r.reward)],
+        "score_mean": [r.score for r in rollouts if math.isfinite(r.score)],
+    }
+    found |= {name: float(np.mean(measured)) for name, measured in values.items() if measured}
+    if values["score_mean"]:
         found["exact_frac"] = float(np.mean([bool(g.rollouts) and g.rollouts[0].score >= 1.0 for g in groups]))
         found |= pass_at(groups)
     return found

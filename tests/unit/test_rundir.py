@@ -69,8 +69,7 @@ def test_run_ids_sort_by_time():
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
-    [(OSError(28, "No space left on device"), "there is no space left"), (OSError(5, "I/O error"), "I/O error")],
+    ("error", "message"), [(OSError(28, "No space left on device"), "No space left"), (OSError(5, "I/O error"), "I/O error")]
 )
 def test_a_full_disk_leaves_nothing_and_says_so_in_one_line(recipe, tmp_path, monkeypatch, error, message):
     def refuse(*_):

@@ -1,4 +1,4 @@
-"""A scripted engine for tests and benches: the Sampler protocol with scripted lengths, versions, routing and faults.
+"""A scripted engine for tests and benches: the calls of VllmEngine with scripted lengths, versions, routing and faults.
 
 Sequences are a function of (request, position) alone, so a turn that goes on elsewhere continues the same text.
 """

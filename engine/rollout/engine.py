@@ -55,7 +55,7 @@ def stamp_versions(count: int, first: int, borders: list[tuple[int, int]]) -> li
 
 
 class VllmEngine(MailboxHost):
-    """One engine; the `Sampler` of transport.py plus start, init_transfer, digest and shutdown.
+    """One engine; `tests/scripted.py` has the same calls without a model.
 
     Methods raise EngineDead when the core process has ended, does not answer, or holds half an update.
     """
@@ -233,6 +233,7 @@ class VllmEngine(MailboxHost):
             self._asleep -= due
 
     async def pause(self) -> int:
+        """Stop sampling, keep the requests; returns how many are held. Version borders are exact afterwards."""
         self._check_alive()
         if not self._paused:
             self._paused = True

@@ -261,7 +261,7 @@ class RolloutPool:
 
     async def _evaluate(self, prompt: Prompt, sampling: Sampling, n_samples: int) -> FinishedGroup:
         group_id = f"eval{self._evaluations}:{prompt.prompt_id}"
-        spec = GroupSpec(group_id, prompt, n_samples, sampling, self.version, evaluation=True)
+        spec = GroupSpec(group_id, prompt, n_samples, sampling, self.version)
         try:
             return await self._dispatch(spec)
         except Exception as error:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from engine.rollout.mailbox import MailboxHost
-from engine.rollout.transport import ErrorTypes, GenerateRequest, GenerateResult, Sampler
+from engine.rollout.mailbox import MailboxClient, MailboxHost
+from engine.rollout.transport import ErrorTypes, GenerateRequest, GenerateResult
 
 STICKY_SLACK = 1.5  # an episode stays while its engine carries at most this multiple of the least load ...
 STICKY_FLOOR_TOKENS = 4096  # ... or not more than this above it
@@ -33,7 +33,7 @@ class EngineSlot:
     requests  leg in flight by request id
     """
 
-    handle: Sampler
+    handle: MailboxClient
     open: bool = True
     tokens: float = 0.0
     requests: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Router(MailboxHost):
         self._active: set[str] = set()
         self._mean_length = 0.0
 
-    async def start(self, engines: Sequence[Sampler], lost: ErrorTypes = (ConnectionError,)) -> None:
+    async def start(self, engines: Sequence[MailboxClient], lost: ErrorTypes = (ConnectionError,)) -> None:
         self.slots = [EngineSlot(engine) for engine in engines]
         self._lost = lost
 
@@ -171,7 +171,7 @@ class Router(MailboxHost):
         self.slots[index].open = False
         await self._abort_legs(self.slots[index], list(self.slots[index].requests.values()))
 
-    async def restore(self, index: int, engine: Sampler) -> None:
+    async def restore(self, index: int, engine: MailboxClient) -> None:
         """Open a slot again, with a new engine or the drained one."""
         self.slots[index].handle = engine
         self.slots[index].open = True

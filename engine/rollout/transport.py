@@ -1,7 +1,7 @@
 """What travels between agent runners, router, engines and controller. Light enough to import anywhere (numpy only)."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -69,28 +69,6 @@ class EngineDead(ConnectionError):
     """The engine's core has ended or does not answer; its requests are lost, the engine will not come back."""
 
 
-class Sampler(Protocol):
-    """The interface of an engine; the vLLM actor and the scripted engine of the tests both have it."""
-
-    async def generate(self, request: GenerateRequest) -> GenerateResult: ...
-
-    async def abort(self, request_ids: list[str]) -> None: ...
-
-    async def pause(self) -> int:
-        """Stop sampling, keep the requests; returns how many are held. Version borders are exact afterwards."""
-        ...
-
-    async def resume(self) -> None: ...
-
-    async def update_weights(self, manifest: Any, version: int) -> None: ...
-
-    async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
-        """Log-prob of each token after the first, at temperature 1: float32 (len - 1,) per sequence."""
-        ...
-
-    async def stats(self) -> EngineStats: ...
-
-
 @dataclass
 class Prompt:
     """One prompt of the data; `prompt_id` is stable across epochs apart from its epoch suffix and runs once per epoch."""
@@ -110,7 +88,6 @@ class GroupSpec:
     n_samples: int
     sampling: Sampling
     admitted_version: int = 0
-    evaluation: bool = False
 
 
 @dataclass

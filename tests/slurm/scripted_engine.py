@@ -34,7 +34,7 @@ class Digits(Script):
 
 
 class ScriptedSampler(ScriptedEngine):
-    """What the attempt calls on VllmEngine beyond the Sampler protocol: start, the transfer link, shutdown."""
+    """What the attempt calls on VllmEngine beyond what ScriptedEngine has: start, the transfer link, shutdown."""
 
     def __init__(self) -> None:
         # A random model is about uniform, so that the trainer's correction keeps the tokens.

@@ -309,7 +309,9 @@ def test_a_lost_runner_costs_a_retry_not_the_prompt(how):
 
 def test_evaluation_runs_beside_training_past_admission():
     async def main():
-        sampler = Sampler(outcome=lambda spec: "raise" if spec.evaluation and spec.prompt.prompt == "3" else None)
+        sampler = Sampler(
+            outcome=lambda spec: "raise" if spec.group_id.startswith("eval") and spec.prompt.prompt == "3" else None
+        )
         pool = pool_of(sampler, staleness=0)
         pool.start()
         groups = await pool.run_eval(list(iter(stream(9).next, None)), Sampling(temperature=0.0), 1)

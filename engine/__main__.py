@@ -103,7 +103,7 @@ def flags(word: str = "") -> int:
     """Print every flag whose name or help contains `word`."""
     from engine.flags import flag_table
 
-    for info in flag_table():
+    for info in flag_table().values():
         if word in info.path or word in info.help:
             print(
                 f"--{info.path}  [{info.type}; default {shown(info.default)}]{'  (live)' if info.live else ''}\n    {info.help}"

@@ -281,8 +281,7 @@ class Controller:
         if not args:
             raise BadCommand("set needs key=value")
         self.live = changed_knobs(self.live, args, self.config)
-        self.pool.set_max_staleness(self.live["train.max_staleness"])
-        self.pool.set_temperature(self.live["rollout.temperature"])
+        self.pool.use_knobs(self.live)
         done = ", ".join(f"{key} = {self.live[key]}" for key in args)
         return f"{done} from step {self.position.step + 1}"
 

@@ -52,13 +52,9 @@ class FieldInfo:
     length: int | None
 
 
-def flag_table() -> tuple[FieldInfo, ...]:
-    """Every flag, in the order of the tree."""
-    return tuple(_table().values())
-
-
 @cache
-def _table() -> dict[str, FieldInfo]:
+def flag_table() -> dict[str, FieldInfo]:
+    """Every flag by its path, in the order of the tree."""
     return {info.path: info for info in _describe(Config(), "", Config.model_json_schema()["$defs"])}
 
 
@@ -106,7 +102,7 @@ def parse_overrides(argv: Iterable[str]) -> tuple[Overrides, list[Problem]]:
                 words.append(word)
             continue
         path, equals, value = word[2:].partition("=")
-        info = _table().get(path)
+        info = flag_table().get(path)
         adds = info is not None and info.kind == "str" and info.length == 0
         words = overrides.setdefault(path, []) if adds else overrides.__setitem__(path, []) or overrides[path]
         if equals:
@@ -119,11 +115,11 @@ def resolve(recipe: Mapping[str, Any], overrides: Overrides) -> tuple[Config, li
 
     Returns the tree without the values that are wrong, and every problem; use the tree only when there is none.
     """
-    values: dict[str, Any] = {}
-    problems = [_unknown(path, "key in the recipe") for path, value in _leaves(recipe, "") if path not in _table()]
-    values.update((path, value) for path, value in _leaves(recipe, "") if path in _table())
+    given = dict(_leaves(recipe, ""))
+    problems = [_unknown(path, "key in the recipe") for path in given if path not in flag_table()]
+    values = {path: value for path, value in given.items() if path in flag_table()}
     for path, words in overrides.items():
-        info = _table().get(path)
+        info = flag_table().get(path)
         if info is None:
             problems.append(_unknown(path, "flag"))
             continue
@@ -140,7 +136,7 @@ def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of a TOML document; arrays become tuples, as the tree wants them."""
     for name, value in table.items():
         path = prefix + name
-        if isinstance(value, Mapping) and path not in _table():
+        if isinstance(value, Mapping) and path not in flag_table():
             yield from _leaves(value, path + ".")
         else:
             yield path, tuple(value) if isinstance(value, list) else value
@@ -178,12 +174,12 @@ def _build(values: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
     except ValidationError as error:
         bad = {_field_of(item["loc"]) for item in error.errors(include_url=False)}
     config, _ = _build({path: value for path, value in values.items() if path not in bad})
-    return config, [_wrong(_table()[path], values[path]) for path in sorted(bad)]
+    return config, [_wrong(flag_table()[path], values[path]) for path in sorted(bad)]
 
 
 def _field_of(location: tuple[Any, ...]) -> str:
     """The flag that an error belongs to; the location may go on into a list or a union."""
-    while ".".join(map(str, location)) not in _table():
+    while ".".join(map(str, location)) not in flag_table():
         location = location[:-1]
     return ".".join(location)
 
@@ -201,24 +197,22 @@ def _shown(value: Any) -> str:
 
 
 def _unknown(path: str, what: str) -> Problem:
-    inside = [known for known in _table() if known.startswith(path + ".")]
+    inside = [known for known in flag_table() if known.startswith(path + ".")]
     if inside:
         return Problem(path, f"is a section, not a value; its settings are {', '.join(inside[:3])}, ...")
-    near = suggest(path, tuple(_table()))
+    near = suggest(path, tuple(flag_table()))
     return Problem(path, f"unknown {what}" + (f"; did you mean {' or '.join(near)}?" if near else "; `flags` lists all"))
 
 
 def suggest(path: str, known: Iterable[str]) -> list[str]:
     """At most three of the known dotted names that `path` may have meant: same last part first, then similar ones."""
-    known = list(known)
     path = path.replace("-", "_")
     leaf = path.rsplit(".", 1)[-1]
-    same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
-    alike = _close(path, known)
-    leaves = [name.rsplit(".", 1)[-1] for name in known]
-    near = set(_close(leaf, leaves)) | {name for name in leaves if len(leaf) > 3 and name.startswith(leaf)}
-    found = [*same, *alike, *(name for name, end in zip(known, leaves) if end in near)]
-    return list(dict.fromkeys(found))[:3]
+    leaves = {name: name.rsplit(".", 1)[-1] for name in known}
+    same = [name for name, end in leaves.items() if end == leaf]
+    close = _close(leaf, leaves.values())
+    alike = [name for name, end in leaves.items() if end in close or (len(leaf) > 3 and end.startswith(leaf))]
+    return list(dict.fromkeys([*same, *_close(path, leaves), *alike]))[:3]
 
 
 def _close(word: str, known: Iterable[str]) -> list[str]:
@@ -252,12 +246,12 @@ def load_run_toml(path: Path) -> Config:
 
 def flatten(config: Config) -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of every field, in the order of the tree."""
-    return ((path, attrgetter(path)(config)) for path in _table())
+    return ((path, attrgetter(path)(config)) for path in flag_table())
 
 
 def changed_fields(config: Config) -> dict[str, Any]:
     """Path -> value of every field that differs from the default."""
-    return {path: value for path, value in flatten(config) if value != _table()[path].default}
+    return {path: value for path, value in flatten(config) if value != flag_table()[path].default}
 
 
 def to_toml(config: Config) -> str:

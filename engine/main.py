@@ -127,8 +127,7 @@ class Attempt:
         if saved is not None:
             step, version, live = saved
             position = Position(step, version)
-            pool.set_max_staleness(live["train.max_staleness"])
-            pool.set_temperature(live["rollout.temperature"])
+            pool.use_knobs(live)
             await publish(cluster.trainers, cluster.engines, manifest, position.version)
             pool.published(position.version)
         pieces = token_pieces(model / "tokenizer.json")

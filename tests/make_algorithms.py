@@ -55,7 +55,7 @@ def page() -> str:
     lines += ["### Presets", "", *(f"- `{name}`: level `{level}`, mode `{mode}`" for name, (level, mode) in PRESETS.items()), ""]
     lines += entries("KL (algo.kl)", kl)
     lines += ["## Settings", "", "| Flag | Value | Default | Meaning |", "|---|---|---|---|"]
-    for flag in flag_table():
+    for flag in flag_table().values():
         if flag.path.startswith(SECTIONS) or flag.path in ACTOR:
             lines.append(f"| `--{flag.path}` | {flag.type.replace('|', 'or')} | `{flag.default}` | {flag.help} |")
     return "\n".join(lines) + "\n"

@@ -81,7 +81,7 @@ class FailureBudget:
 class RolloutPool:
     """One per run, on the controller's loop. `dispatch` runs one group somewhere; what it raises costs the prompt a retry.
 
-    max_staleness and sampling start as configured and can change while the pool runs, through their setters.
+    max_staleness and sampling start as configured and can change while the pool runs, by `use_knobs`.
     """
 
     def __init__(self, prompts: PromptStream, dispatch: Callable[[GroupSpec], Awaitable[FinishedGroup]], config: Config) -> None:
@@ -185,14 +185,12 @@ class RolloutPool:
         self._draining = False
         self._update()
 
-    def set_max_staleness(self, max_staleness: int) -> None:
-        """Takes effect at once; groups already admitted above a lower bound stay."""
-        self.max_staleness = max_staleness
+    def use_knobs(self, live: dict[str, Any]) -> None:
+        """The bound takes effect at once, though groups already admitted above a lower one stay; the temperature is for groups
+        admitted from now on."""
+        self.max_staleness = live["train.max_staleness"]
+        self.sampling = replace(self.sampling, temperature=live["rollout.temperature"])
         self._update()
-
-    def set_temperature(self, temperature: float) -> None:
-        """For groups admitted from now on."""
-        self.sampling = replace(self.sampling, temperature=temperature)
 
     def set_paused(self, paused: bool) -> None:
         """While paused nothing is admitted; what is in flight goes on."""

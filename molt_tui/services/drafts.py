@@ -104,7 +104,7 @@ def _fields(raw: Mapping[str, Any], base: Mapping[str, Any], owner: str) -> list
     values = dict(flatten(resolve({**raw, "slurm": slurm}, {})[0]))
     own = dict(flatten(resolve(raw, {})[0]))
     fields = []
-    for info in flag_table():
+    for info in flag_table().values():
         if not info.path.startswith("recipe."):
             value = values[info.path]
             origin = "default" if value == info.default else owner if value == own[info.path] else "site"
@@ -164,7 +164,7 @@ def _entries(flag: str, text: str) -> list[str]:
 def _is_list_of_texts(flag: str) -> bool:
     from engine.flags import COMMA_TEXTS, flag_table
 
-    info = next((info for info in flag_table() if info.path == flag), None)
+    info = flag_table().get(flag)
     return info is not None and info.kind == "str" and info.length == 0 and flag not in COMMA_TEXTS
 
 

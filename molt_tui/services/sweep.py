@@ -64,7 +64,7 @@ def parse_axis(spec: str) -> Axis:
     flag, text = flag.strip(), text.strip()
     if not equals or not text:
         raise Refused(f"--sweep takes FLAG=VALUES, such as actor.adam.lr=1e-6,1e-5; got '{shorten(spec, 80)}'")
-    known = {info.path: info for info in flag_table()}
+    known = flag_table()
     if flag not in known:
         near = suggest(flag, known)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

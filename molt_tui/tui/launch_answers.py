@@ -130,10 +130,9 @@ def _fields(draft: Draft, examined: Examined) -> tuple[FormField, ...]:
     problems: dict[str, str] = {}
     for problem in examined.problems:
         problems.setdefault(problem.flag, clean(problem.message))
-    known = {info.path: info for info in flag_table()}
     fields = []
     for one in examined.fields:
-        info = known[one.flag]
+        info = flag_table()[one.flag]
         choices = ("true", "false") if info.kind == "bool" and info.length is None else info.choices
         row = FormField(one.flag, clean(drafts.typed(one.flag, one.value, examined.folder)),
                         clean(drafts.typed(one.flag, one.default)), one.origin, info.type, info.help,

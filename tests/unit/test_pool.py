@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.commands import live_knobs
 from engine.config import Config
 from engine.data import PromptStream, Source
 from engine.rollout.dispatch import NoRunner, RunnerDispatch, RunnerHangs
@@ -244,13 +245,14 @@ def test_the_bound_can_change_while_the_pool_runs():
     async def main():
         sampler = Sampler()
         pool = pool_of(sampler, staleness=0)
+        knobs = live_knobs(pool.config)
         pool.start()
-        pool.set_max_staleness(2)
+        pool.use_knobs(knobs | {"train.max_staleness": 2})
         assert pool.snapshot()["queue/in_flight_groups"] == 12
-        pool.set_max_staleness(0)
+        pool.use_knobs(knobs | {"train.max_staleness": 0})
         batches = await train(pool, sampler, steps=5)
         assert [len(set(ages(b))) for b in batches[3:]] == [1, 1] and set(ages(batches[4])) == {0}
-        pool.set_temperature(0.3)
+        pool.use_knobs(knobs | {"rollout.temperature": 0.3})
         assert pool.sampling.temperature == 0.3
 
     run_virtual(main())

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from engine.errors import one_line
+from engine.rollout.background import Background
 from engine.rollout.pool import RunFailed
 from engine.rollout.runner import AgentRunnerActor
 from engine.rollout.transport import ErrorTypes, FinishedGroup, GroupSpec
@@ -28,7 +29,7 @@ class RunnerDispatch:
         self._rollouts = [0] * len(self._runners)
         self._alive = set(range(len(self._runners)))
         self._last_loss = "there was none"
-        self._aborts: set[asyncio.Future[None]] = set()
+        self._aborts = Background()
 
     async def __call__(self, spec: GroupSpec) -> FinishedGroup:
         """Run one group. Raises NoRunner, RunnerHangs, or what the runner's process raised; cancelling aborts it there."""
@@ -40,9 +41,7 @@ class RunnerDispatch:
             return await self._within_limit(index, spec)
         except asyncio.CancelledError:
             # Asked for, not awaited: a cancelled caller has no time, and a lost runner would never answer.
-            abort = asyncio.ensure_future(self._runners[index].abort_group(spec.group_id))
-            self._aborts.add(abort)
-            abort.add_done_callback(self._retrieve)
+            self._aborts.start(self._runners[index].abort_group(spec.group_id))
             raise
         except self._lost_errors as error:
             self._alive.discard(index)
@@ -61,9 +60,3 @@ class RunnerDispatch:
                 raise
             raise RunnerHangs(f"agent runner {index} did not answer within {self._limit_s:g} s: its environment blocks the "
                               "event loop; await what takes long, or use asyncio.to_thread") from error  # fmt: skip
-
-    def _retrieve(self, abort: asyncio.Future[None]) -> None:
-        """Take the outcome, so that an abort on a dead runner is not reported as an unhandled error."""
-        self._aborts.discard(abort)
-        if not abort.cancelled():
-            abort.exception()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.errors import one_line
+from engine.rollout.background import Background
 from engine.rollout.transport import GenerateRequest, GenerateResult
 
 GATHER_S = 0.002  # results that become ready within this time share an answer
@@ -23,7 +24,7 @@ class _Box:
 
     def __init__(self) -> None:
         self.ready: list[tuple[str, Outcome]] = []
-        self.running: set[asyncio.Task[None]] = set()
+        self.running = Background()
         self.filled = asyncio.Event()
 
 
@@ -41,9 +42,7 @@ class MailboxHost:
         """Start these requests; their outcomes go to `collect` of the same client."""
         box = self._boxes[client]
         for request in requests:
-            task = asyncio.ensure_future(self._fill(box, request))
-            box.running.add(task)
-            task.add_done_callback(box.running.discard)
+            box.running.start(self._fill(box, request))
 
     async def _fill(self, box: _Box, request: GenerateRequest) -> None:
         try:
@@ -81,7 +80,7 @@ class MailboxClient:
         self._name = uuid.uuid4().hex
         self._outbox: list[GenerateRequest] = []
         self._waiting: dict[str, asyncio.Future[GenerateResult]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
         self._collecting = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -104,15 +103,10 @@ class MailboxClient:
 
     def _send(self) -> None:
         requests, self._outbox = self._outbox, []
-        self._spawn(self._post(requests))
+        self._tasks.start(self._post(requests))
         if not self._collecting:
             self._collecting = True
-            self._spawn(self._collect())
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._collect())
 
     async def _post(self, requests: list[GenerateRequest]) -> None:
         try:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from engine.agents.tokens import TextCodec
 from engine.config import Config
 from engine.errors import one_line
 from engine.records import InvariantError, Rollout, Segment, check_rollout
+from engine.rollout.background import Background
 from engine.rollout.mailbox import MailboxClient
 from engine.rollout.transport import FinishedGroup, GenerateRequest, GenerateResult, GroupSpec, RolloutSummary, SegmentSummary
 
@@ -50,7 +50,7 @@ class AgentRunnerActor:
 
     def __init__(self) -> None:
         self._groups: dict[str, asyncio.Future[list[_Outcome]]] = {}
-        self._aborts: set[asyncio.Task[None]] = set()
+        self._aborts = Background()
 
     async def start(self, spec: RunnerSpec, router: MailboxClient, put: Callable[[list[Rollout]], Any]) -> None:
         """Load the tokenizer and the agent module; `router` may be the router itself. Raises AgentError naming what to change.
@@ -128,15 +128,9 @@ class AgentRunnerActor:
         try:
             return await self._router.generate(request)
         except asyncio.CancelledError:
-            abort = asyncio.ensure_future(self._abort(request.request_id))
-            self._aborts.add(abort)
-            abort.add_done_callback(self._aborts.discard)
+            # Nobody waits for the answer, and a router or engine that is gone has nothing left to abort.
+            self._aborts.start(self._router.abort([request.request_id]))
             raise
-
-    async def _abort(self, request_id: str) -> None:
-        # Nobody waits for the answer, and a router or engine that is gone has nothing left to abort.
-        with suppress(Exception):
-            await self._router.abort([request_id])
 
 
 def _finish(spec: GroupSpec, outcomes: list[_Outcome], put: Callable[[list[Rollout]], Any]) -> FinishedGroup:

@@ -1,5 +1,6 @@
 """`python -m engine run|check|flags|attempt`. Start-up is light: the engine proper is imported by `attempt` only."""
 
+import argparse
 import contextlib
 import os
 import signal
@@ -11,31 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from engine.wire import RunDir
 
-USAGE = """\
-usage: python -m engine run RECIPE [--run.name NAME] [--run.group GROUP] [--runs-root DIR] [--dotted.flag value ...]
-       python -m engine check RECIPE [--dotted.flag value ...]     say what is wrong, start nothing
-       python -m engine flags [WORD]                               every flag: type, default, meaning
-RECIPE is the name of a shipped recipe or a TOML file."""
-OWN_OPTIONS = ("--run.name", "--run.group", "--runs-root")
 OK, BAD_USAGE = 0, 2
 
 
-class UsageError(Exception):
-    """A command line that cannot be read; the message says why."""
-
-
-def run(recipe_name: str, argv: list[str]) -> int:
+def run(options: argparse.Namespace, settings: list[str]) -> int:
     """Prepare a run, supervise it and print its progress until it ends; returns the run's exit code."""
     from engine import recipes, rundir
 
-    options, flags = own_options(argv)
-    recipe, config, problems = recipes.load(recipe_name, flags)
+    recipe, config, problems = recipes.load(options.recipe, settings)
     if problems or recipe is None or config is None:
         return refuse(problems)
     try:
-        root = Path(options.get("--runs-root", "runs"))
-        directory = rundir.prepare_run(root, config, recipe, name=options.get("--run.name", ""),
-                                       group=options.get("--run.group"), command=sys.argv)  # fmt: skip
+        directory = rundir.prepare_run(
+            Path(options.runs_root), config, recipe, name=options.name or "", group=options.group, command=sys.argv
+        )
     except rundir.RunDirError as error:
         return refuse([error])
     print(f"run {directory.path}", flush=True)
@@ -73,26 +63,10 @@ def show(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def own_options(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Take the options that are no settings of the run out of a command line. Raises UsageError for one without a value."""
-    options: dict[str, str] = {}
-    rest: list[str] = []
-    words = iter(argv)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name in OWN_OPTIONS:
-            options[name] = value if equals else next(words, "")
-            if not options[name] or options[name].startswith("--"):
-                raise UsageError(f"{name}: needs a value")
-        else:
-            rest.append(word)
-    return options, rest
-
-
-def check(recipe_name: str, argv: list[str]) -> int:
+def check(recipe_name: str, settings: list[str]) -> int:
     from engine import recipes
 
-    problems = recipes.load(recipe_name, own_options(argv)[1])[2]
+    problems = recipes.load(recipe_name, settings)[2]
     if problems:
         return refuse(problems)
     print("ok")
@@ -136,31 +110,43 @@ def refuse(problems: list) -> int:
     return BAD_USAGE
 
 
+def given(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("needs a value")
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m engine", description="Train by reinforcement learning, without the cockpit.")
+    commands = top.add_subparsers(dest="command", required=True)
+    for name, help in (("run", "train, and print lines until the end"), ("check", "say what is wrong, start nothing")):
+        command = commands.add_parser(name, help=help, allow_abbrev=False, epilog="Settings: --dotted.flag value ...")
+        command.add_argument("recipe", metavar="RECIPE", help="the name of a shipped recipe, or a TOML file")
+        command.add_argument("--run.name", dest="name", type=given, help="name of the run; the recipe's if left out")
+        command.add_argument("--run.group", dest="group", type=given, help="runs that belong together")
+        command.add_argument("--runs-root", type=given, default="runs", help="folder of all run directories")
+    flags = commands.add_parser("flags", help="every flag: type, default, meaning")
+    flags.add_argument("word", nargs="?", default="", help="only flags with this word")
+    attempt = commands.add_parser("attempt", help="one attempt of a run, as its supervisor starts it")
+    attempt.add_argument("path")
+    attempt.add_argument("--attempt", type=int, required=True)
+    return top
+
+
 def main(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # closed by who started this
             stream.reconfigure(errors="backslashreplace")
-    try:
-        return dispatch(argv)
-    except UsageError as error:
-        return refuse([error])
-
-
-def dispatch(argv: list[str]) -> int:
-    if {"-h", "--help"} & set(argv) or argv == ["help"]:
-        print(USAGE)
-        return OK
-    match argv:
-        case ["run", recipe, *rest] if not recipe.startswith("-"):
-            return run(recipe, rest)
-        case ["check", recipe, *rest] if not recipe.startswith("-"):
-            return check(recipe, rest)
-        case ["flags", *words] if len(words) < 2:
-            return flags(*words)
-        case ["attempt", path, "--attempt", number] if number.isdigit():
-            return attempt(path, int(number))
-    print(USAGE, file=sys.stderr)
-    return BAD_USAGE
+    top = parser()
+    options, settings = top.parse_known_args(argv)
+    match options.command:
+        case "run":
+            return run(options, settings)
+        case "check":
+            return check(options.recipe, settings)
+    if settings:
+        top.error(f"unexpected {settings!r}")
+    return flags(options.word) if options.command == "flags" else attempt(options.path, options.attempt)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine import console, protocol, recipes, rundir
-from engine.__main__ import main
+from engine.__main__ import main, parser
 from engine.flags import load_run_toml
 from tests.make_golden import GOLDEN
 from tests.supervised import supervisor_command, until
@@ -123,8 +125,18 @@ def test_check_and_flags_are_light(recipe, tmp_path):
 def test_an_option_without_its_value_starts_nothing(recipe, tmp_path, end, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    assert main(["run", str(recipe), *end]) == 2
-    assert capsys.readouterr().err == "error: --runs-root: needs a value\n" and sorted(tmp_path.iterdir()) == before
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", str(recipe), *end])
+    assert "error: argument --runs-root: " in capsys.readouterr().err and sorted(tmp_path.iterdir()) == before
+
+
+@given(
+    st.lists(st.sampled_from(["--a.b", "--a.c=-1", "--run.name=x", "-1", "-1e-3", "0.5", "--mail", "a b", "-x", "é", "--runs"]))
+)
+def test_settings_keep_their_words_and_their_order(words):
+    options, settings = parser().parse_known_args(["run", "demo", *words])
+    assert settings == [word for word in words if word != "--run.name=x"]
+    assert (options.recipe, options.name) == ("demo", "x" if "--run.name=x" in words else None)
 
 
 def test_a_refusal_cannot_act_on_the_terminal(recipe, capsys):
@@ -132,9 +144,10 @@ def test_a_refusal_cannot_act_on_the_terminal(recipe, capsys):
     assert "error: --train.\\x1b[31m\\u202eseed: unknown flag" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [[], ["run"], ["run", "--train.seed"], ["nonsense"], ["attempt", "x"]])
+@pytest.mark.parametrize("argv", [[], ["run"], ["run", "--train.seed"], ["nonsense"], ["attempt", "x"], ["flags", "a", "b"]])
 def test_usage(argv, capsys):
-    assert main(argv) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
     assert "usage:" in capsys.readouterr().err
 
 

@@ -114,8 +114,6 @@ def load_prompts(data: DataConfig, *, seed: int, epochs: int = 1, flag: str = "d
 
 def load_eval_sets(evaluation: EvalConfig, data: DataConfig) -> dict[str, list[Prompt]]:
     """Held-out prompts in file order, by the short name of their dataset; keys and template are those of `data`."""
-    if not evaluation.dataset:
-        return {}
     changes = {"prompt_dataset": evaluation.dataset, "prompt_split": evaluation.split, "prompt_probs": (),
                "max_samples": evaluation.max_samples}  # fmt: skip
     stream = load_prompts(data.model_copy(update=changes), seed=0, flag="eval.dataset")

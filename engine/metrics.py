@@ -134,20 +134,16 @@ FAMILIES: tuple[Metric, ...] = (
 )
 
 SPREAD_PARTS = ("min", "mean", "max", "worst")
-_BY_NAME = {m.name: m for m in METRICS}
+_REPORTED = {m.name: m for m in METRICS if not m.spread} | {f"{m.name}/{p}": m for m in METRICS if m.spread for p in SPREAD_PARTS}
 
 
 def describe(key: str) -> Metric | None:
     """The schema entry for a reported key, families and spreads included; None for an unknown key."""
-    if key in _BY_NAME and not _BY_NAME[key].spread:
-        return _BY_NAME[key]
-    head, _, part = key.rpartition("/")
-    if part in SPREAD_PARTS and head in _BY_NAME and _BY_NAME[head].spread:
-        return _BY_NAME[head]
+    if key in _REPORTED:
+        return _REPORTED[key]
     for family in FAMILIES:
         before, after = family.name.split("<name>")
-        middle = key[len(before) : len(key) - len(after) or None]
-        if key.startswith(before) and key.endswith(after) and len(key) > len(before) + len(after) and middle:
+        if key.startswith(before) and key.endswith(after) and len(key) > len(before) + len(after):
             return family
     return None
 

@@ -41,7 +41,7 @@ def describe(event: dict[str, Any]) -> str | None:
     """One line for an event; None for those that only a chart is interested in."""
     kind = event["kind"]
     where = f"step {event['step']}: " if event.get("step") else ""
-    if kind in ("metrics", "eval"):
+    if kind == "metrics":
         return f"step {event.get('step', 0)}  " + "  ".join(_parts(event.get("metrics", {})))
     if kind == "phase":
         return one_line(": ".join(filter(None, [event.get("phase"), event.get("detail")])))

@@ -21,7 +21,7 @@ from engine.errors import name_and_message, one_line
 from engine.evaluate import Evaluator
 from engine.flags import load_run_toml
 from engine.placement import Cluster
-from engine.protocol import EventWriter, FaultEvent, PhaseEvent, read_meta
+from engine.protocol import EventWriter, FaultEvent, Meta, PhaseEvent, read_record
 from engine.report import Probe, Progress, probe_sequences
 from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.mailbox import MailboxClient
@@ -203,7 +203,7 @@ def attempt(path: str, number: int) -> int:
     """Run attempt `number` of the run directory `path`; returns the process's exit code."""
     os.umask(0o077)
     run = RunDir(path)
-    meta = read_meta(run)
+    meta = read_record(run.meta, Meta)
     run_id = meta.run if meta else run.path.name
     config = load_run_toml(run.run_toml)
     events = EventWriter(run, run_id, number)

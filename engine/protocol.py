@@ -15,9 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine.wire import DIR_MODE, PROTOCOL, Cursor, EventReader, LogWriter, RunDir, encode_line, write_atomic
-
-__all__ = ["Cursor", "EventReader"]
+from engine.wire import DIR_MODE, PROTOCOL, LogWriter, RunDir, encode_line, write_atomic
 
 ExitReason = Literal["completed", "failed", "cancelled", "preempted", "timeout", "crashed"]
 
@@ -42,8 +40,9 @@ class Event(Record):
 
 
 class MetricsEvent(Event):
-    """`metrics`: schema name -> number, list or label. The ledger: `prompts` are the ids whose groups this step trained,
-    `lost` those given up since the last step because no rollout of theirs was usable."""
+    """`metrics`: schema name -> number, list or label; those of an evaluation come in an event of their own. The ledger:
+    `prompts` are the ids whose groups this step trained, `lost` those given up since the last step because no rollout of theirs
+    was usable."""
 
     kind: str = "metrics"
     metrics: dict[str, Any]
@@ -107,13 +106,6 @@ class NoteEvent(Event):
 
     kind: str = "note"
     text: str
-
-
-class EvalEvent(Event):
-    """One finished evaluation: eval/<name>/... -> number, at the step and version it belongs to."""
-
-    kind: str = "eval"
-    metrics: dict[str, Any]
 
 
 class Meta(Record):
@@ -256,18 +248,6 @@ class EventWriter(LogWriter):
         event = model(run=self.run_id, attempt=self.attempt, seq=self.seq, t=time.time(), step=step, version=version, **fields)
         self.write(event.kind, step, version, **event.model_dump(exclude=set(Event.model_fields), exclude_none=True))
         return event
-
-
-def read_status(run: RunDir) -> Status | None:
-    return read_record(run.status, Status)
-
-
-def read_meta(run: RunDir) -> Meta | None:
-    return read_record(run.meta, Meta)
-
-
-def read_exit(run: RunDir, attempt: int) -> ExitRecord | None:
-    return read_record(run.attempt(attempt) / "exit.json", ExitRecord)
 
 
 def send_command(run: RunDir, name: str, args: dict[str, Any] | None = None, who: str = "") -> ControlCommand:

@@ -112,7 +112,7 @@ def write_checkpoint(events: protocol.EventWriter, step: int, why: str) -> None:
 
 def write_evaluation(events: protocol.EventWriter, step: int, score: float) -> None:
     metrics = {"eval/sums/score_mean": score, "eval/sums/exact_frac": score, "eval/sums/rollouts": 200}
-    events.emit(protocol.EvalEvent, step=step, version=step, metrics=metrics)
+    events.emit(protocol.MetricsEvent, step=step, version=step, metrics=metrics)
 
 
 def first_attempt(run: wire.RunDir) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from engine.protocol import read_exit, read_status, send_command
+from engine.protocol import send_command
 from engine.wire import EventReader, RunDir
+from tests.records import read_exit, read_status
 
 REPOSITORY = Path(__file__).parents[2]
 START_SECONDS = 240

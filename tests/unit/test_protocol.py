@@ -10,10 +10,11 @@ from pydantic import ValidationError
 
 from engine import metrics, protocol, wire
 from tests.make_golden import GOLDEN, regenerate
+from tests.records import read_exit, read_meta, read_status
 
 
 def read_all(folder: Path) -> list[dict]:
-    return list(protocol.EventReader(folder).poll())
+    return list(wire.EventReader(folder).poll())
 
 
 def content(path: Path) -> bytes:
@@ -59,9 +60,9 @@ def test_golden_has_the_hard_cases():
 
 def test_golden_records_validate():
     run = wire.RunDir(GOLDEN)
-    assert protocol.read_meta(run).name == "golden"
-    assert protocol.read_status(run).phase == "completed"
-    assert [protocol.read_exit(run, n).reason for n in run.attempt_numbers()] == ["crashed", "completed"]
+    assert read_meta(run).name == "golden"
+    assert read_status(run).phase == "completed"
+    assert [read_exit(run, n).reason for n in run.attempt_numbers()] == ["crashed", "completed"]
     assert protocol.read_record(run.attempt(2) / "progress.json", protocol.Progress).step == 9
     lines = gzip.decompress((GOLDEN / "rollouts" / "1-4.jsonl.gz").read_bytes()).splitlines()
     for line in lines:
@@ -74,7 +75,7 @@ def test_golden_records_validate():
 
 def test_reader_waits_for_the_end_of_a_torn_line(tmp_path):
     events = shutil.copytree(GOLDEN / "attempts" / "1" / "events", tmp_path / "events")
-    reader = protocol.EventReader(events)
+    reader = wire.EventReader(events)
     before = len(list(reader.poll()))
     with sorted(events.iterdir())[-1].open("ab") as file:
         file.write(b'"}\n')

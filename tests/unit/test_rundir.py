@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import console, protocol, recipes, rundir
+from engine import console, recipes, rundir, wire
 from engine.__main__ import main, parser
 from engine.flags import load_run_toml
 from tests.make_golden import GOLDEN
+from tests.records import read_meta, read_status
 from tests.supervised import supervisor_command, until
 
 RECIPE = """
@@ -56,7 +57,7 @@ def test_a_prepared_run_is_complete_and_private(recipe, tmp_path, monkeypatch):
     assert config.train.seed == 7 and (run.path / config.train.agent_path).read_text().startswith("import scoring")
     assert config.data.prompt_dataset == (str(recipe.parent / "prompts.jsonl"),)
     assert sorted(p.name for p in run.agent.iterdir()) == ["scoring.py", "sums.py"]
-    meta, status = protocol.read_meta(run), protocol.read_status(run)
+    meta, status = read_meta(run), read_status(run)
     assert (meta.run, meta.name, meta.group, meta.recipe, meta.tags) == (run.path.name, "My Sums!", "g", str(recipe), ["a"])
     assert meta.versions["pydantic"] and meta.host
     assert (status.phase, status.attempt, status.beat) == ("queued", 0, 0)
@@ -177,7 +178,7 @@ def test_lines_of_the_golden_run():
     lines = []
     for attempt in (1, 2):
         for stream in ("supervisor", "events"):
-            events = protocol.EventReader(GOLDEN / "attempts" / str(attempt) / stream).poll()
+            events = wire.EventReader(GOLDEN / "attempts" / str(attempt) / stream).poll()
             lines += [line for line in map(console.describe, events) if line is not None]
     assert "step 1  reward 0.110  staleness 0.60  1,810 tok/s sampled  2,405 tok/s trained  1.6 s" in lines
     assert "step 9  eval/sums/score_mean 0.800  eval/sums/exact_frac 0.800" in lines

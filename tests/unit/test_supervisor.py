@@ -12,6 +12,7 @@ import pytest
 
 from engine import processes, protocol, supervisor
 from engine.wire import EventReader, RunDir
+from tests.records import read_exit, read_status
 from tests.supervised import start_supervisor, until
 
 
@@ -57,7 +58,7 @@ def alive(pid: int) -> bool:
 
 def test_normal_end(run, start):
     assert start("ends").wait(15) == 0
-    record, status = protocol.read_exit(run, 1), protocol.read_status(run)
+    record, status = read_exit(run, 1), read_status(run)
     assert (record.reason, record.code, record.step, record.resumable) == ("completed", 0, 5, False)
     assert (status.phase, status.attempt, status.step, status.max_steps) == ("completed", 1, 5, 5)
     assert phases(run) == ["starting", "completed"] and of_run(run) == set()
@@ -65,9 +66,9 @@ def test_normal_end(run, start):
 
 def test_status_follows_progress_and_beats(run, start):
     start("stops")
-    until(lambda: (s := protocol.read_status(run)) and s.phase == "running" and s.step == 1)
-    beat = protocol.read_status(run).beat
-    until(lambda: protocol.read_status(run).beat > beat + 1)
+    until(lambda: (s := read_status(run)) and s.phase == "running" and s.step == 1)
+    beat = read_status(run).beat
+    until(lambda: read_status(run).beat > beat + 1)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +76,14 @@ def test_status_follows_progress_and_beats(run, start):
 )
 def test_failure_names_the_error_in_one_line(run, start, mode, detail):
     assert start(mode).wait(15) == 1
-    record, status = protocol.read_exit(run, 1), protocol.read_status(run)
+    record, status = read_exit(run, 1), read_status(run)
     assert (record.reason, record.code, record.detail) == ("failed", 1, detail)
     assert (status.phase, status.last_error) == ("failed", detail)
 
 
 def test_a_controller_that_cannot_start_is_a_failure(run):
     assert supervisor.main([str(run.path), "--python", "/nowhere/python"]) == 1
-    assert "No such file" in protocol.read_exit(run, 1).detail
+    assert "No such file" in read_exit(run, 1).detail
 
 
 @pytest.mark.parametrize(
@@ -94,10 +95,10 @@ def test_signals_become_a_stop_with_checkpoint(run, start, number, reason, code)
     until(lambda: ready(run))
     process.send_signal(number)
     assert process.wait(15) == code
-    record = protocol.read_exit(run, 1)
+    record = read_exit(run, 1)
     assert (record.reason, record.code, record.step, record.resumable) == (reason, 3, 2, True)
     assert record.detail == "stopped as asked" and phases(run) == ["starting", "stopping", reason]
-    assert protocol.read_status(run).last_checkpoint == 2
+    assert read_status(run).last_checkpoint == 2
 
 
 def test_hang_is_killed_after_the_grace_time(run, start):
@@ -105,7 +106,7 @@ def test_hang_is_killed_after_the_grace_time(run, start):
     until(lambda: ready(run))
     process.terminate()
     assert process.wait(15) == 130
-    record = protocol.read_exit(run, 1)
+    record = read_exit(run, 1)
     assert (record.reason, record.signal, record.resumable) == ("cancelled", 9, False)
     assert "did not stop in time" in record.detail and of_run(run) == set()
 
@@ -126,7 +127,7 @@ def test_killed_controller_is_a_crash(run, start):
     (controller,) = of_run(run) - {daemon}
     os.kill(controller, signal.SIGKILL)
     assert process.wait(15) == 1
-    record = protocol.read_exit(run, 1)
+    record = read_exit(run, 1)
     assert (record.reason, record.signal) == ("crashed", 9) and "SIGKILL" in record.detail
     assert not alive(daemon)
 
@@ -150,10 +151,10 @@ def test_killed_supervisor_takes_the_attempt_along_and_the_next_one_records_it(r
     first.kill()
     until(lambda: not any(alive(pid) for pid in members), 10)
     assert not scratch.exists()
-    assert protocol.read_exit(run, 1) is None
+    assert read_exit(run, 1) is None
     assert start("ends").wait(15) == 0
-    assert protocol.read_exit(run, 1).reason == "crashed" and protocol.read_exit(run, 1).step == 1
-    assert protocol.read_exit(run, 2).reason == "completed" and protocol.read_status(run).attempt == 2
+    assert read_exit(run, 1).reason == "crashed" and read_exit(run, 1).step == 1
+    assert read_exit(run, 2).reason == "completed" and read_status(run).attempt == 2
 
 
 def test_a_live_run_refuses_a_second_supervisor(run, start):

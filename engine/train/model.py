@@ -175,7 +175,8 @@ def shard_layers(mesh: DeviceMesh, options: ModelOptions, causal_lm: nn.Module, 
 
     experts_mesh  ranks that hold the same experts (expert parallelism): these shard them, the others have other experts
     """
-    settings = _fsdp_settings(options)
+    # Parameters that are still to be loaded come on the device: pinned, FSDP would move them while they are.
+    settings = _fsdp_settings(options, pinned=not any(p.is_meta for p in causal_lm.parameters()))
     if options.gradient_checkpoint == "full" and hasattr(causal_lm, "gradient_checkpointing_enable"):
         causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if experts_mesh is not None:
@@ -192,11 +193,11 @@ def shard_layers(mesh: DeviceMesh, options: ModelOptions, causal_lm: nn.Module, 
         fully_shard(layer, mesh=mesh, shard_placement_fn=lambda p: Shard(1) if id(p) in uneven else None, **settings)
 
 
-def _fsdp_settings(options: ModelOptions) -> dict[str, Any]:
+def _fsdp_settings(options: ModelOptions, pinned: bool = True) -> dict[str, Any]:
     # Inputs are not cast: rotary angles and temperatures stay fp32.
     dtype = DTYPES[options.param_dtype]
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    return {"mp_policy": precision, "offload_policy": CPUOffloadPolicy() if options.offload == "full" else OffloadPolicy()}
+    return {"mp_policy": precision, "offload_policy": CPUOffloadPolicy(pinned) if options.offload == "full" else OffloadPolicy()}
 
 
 def shard_root(model: nn.Module, causal_lm: nn.Module, mesh: DeviceMesh, options: ModelOptions) -> None:

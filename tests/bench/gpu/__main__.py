@@ -3,7 +3,7 @@
 usage: python -m tests.bench.gpu [OUT_DIR] [SECTION ...]     no network, under 8 minutes; OUT_DIR default gpu-bench
 Two GPUs; on one, what does not need two: sampler and trainer share it, transfer and overlap are left out.
 
-Sections that hardly load a GPU run side by side; the timed one runs alone at the end.
+Sections that hardly load a GPU run side by side; the timed ones run alone at the end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SECTIONS = [
     Section("learn", "learn learn {models} {runs}", 210, "0,1", ("dense",)),
     Section("colocated", "learn colocated {models} {runs} --train.max_steps 60", 210, "1", ("dense",)),
     Section("distill", "learn distill {models} {runs}", 210, "1,0", ("dense",)),
-    Section("moe", "moe {models} {runs}", 280, "0,1", ("moe_1b", "own", "stock", "learn", "colocated", "distill")),
+    Section("step", "step {models} {out}", 120, "1", ("moe_1b", "own", "stock", "learn", "colocated", "distill")),
+    Section("moe", "moe {models} {runs}", 280, "0,1", ("step",)),
 ]
 
 SHARED = "--placement.colocate true"
@@ -53,7 +54,8 @@ ON_ONE_GPU = [
     Section("moe_1b", "models {models} moe_1b", 100, "0"),
     Section("colocated", "learn colocated {models} {runs}", 210, "0", ("dense",)),
     Section("distill", f"learn distill {{models}} {{runs}} {SHARED}", 210, "0", ("dense",)),
-    Section("moe", f"moe {{models}} {{runs}} {SHARED}", 280, "0", ("moe_1b", "colocated", "distill")),
+    Section("step", "step {models} {out}", 120, "0", ("moe_1b", "colocated", "distill")),
+    Section("moe", f"moe {{models}} {{runs}} {SHARED}", 280, "0", ("step",)),
 ]
 
 
@@ -62,7 +64,7 @@ class Bench:
 
     def __init__(self, out: Path, sections: list[Section], models: Path) -> None:
         self.out, self.sections = out, sections
-        self.places = {"models": models, "runs": out / "runs"}
+        self.places = {"models": models, "runs": out / "runs", "out": out}
         self.started = time.monotonic()
         self.running: dict[str, tuple[Section, subprocess.Popen, float]] = {}
         self.ends: dict[str, str] = {}

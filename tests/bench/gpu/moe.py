@@ -1,5 +1,5 @@
-"""A random mixture of experts of 1 B parameters: rollouts through the pool against bare vLLM, routing replay, our
-training step against a bare loop, and on two GPUs the whole loop, synchronous and asynchronous, with long-tailed lengths.
+"""A random mixture of experts of 1 B parameters: rollouts through the pool against bare vLLM, routing replay,
+and on two GPUs the whole loop, synchronous and asynchronous, with long-tailed lengths.
 
 usage: python -m tests.bench.gpu.moe MODELS RUNS_ROOT [flags of the engine ...]
 """
@@ -33,7 +33,7 @@ from tests.bench.gpu import actors
 from tests.bench.gpu.coin_agent import LONGEST
 
 BATCHES, GROUPS, SAMPLES, NEW_TOKENS, PROMPT = 4, 16, 16, 256, 32
-ROLLOUT_ROUNDS, ROUNDS = 2, 3
+ROLLOUT_ROUNDS = 2
 BOUND, LEFT_OUT, SYNCHRONOUS, ASYNCHRONOUS = 3, 4, 4, 10
 AGENT = Path(__file__).with_name("coin_agent.py")
 FLAGS = [
@@ -142,37 +142,20 @@ async def rollouts(cluster: Cluster, config: Config, root: Path) -> tuple[Batch,
 
 
 async def replay(cluster: Cluster, config: Config, batch: Batch) -> None:
-    """Mismatch of the experts before and after replay, what replay does to the gap, what it costs; and a bare loop."""
+    """Mismatch of the experts before and after replay, and what replay does to the gap."""
     order = prepare(batch, batch.version, config).order
     trainer = cluster.trainers[0]
     gaps = await trainer.gaps(order)
     for name, value in gaps.items():
         report(f"moe/gap_{name}", value, "")
     report("moe/k3_replayed_over_live", gaps["replayed_k3_kl"] / gaps["live_k3_kl"], "ratio")
-    _, first = await trainer.timed_train(order, "replay")
-    if "perf/gpu_mem_peak_gb" in first:
-        memory(config, Path(config.actor.model_name_or_path), first["perf/gpu_mem_peak_gb"])
-    kinds = ("replay", "no_routing", "bare_loop")
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    metrics: dict[str, Any] = {}
-    for _ in range(ROUNDS + 2):
-        for kind in kinds:
-            seconds, found = await trainer.timed_train(order, kind)
-            times[kind].append(seconds)
-            metrics |= found
-    print("train step", {k: [round(s, 3) for s in v] for k, v in times.items()}, flush=True)
-    step = {k: statistics.median(v[2:]) for k, v in times.items()}
-    report("moe/train_step_s", step["replay"], "s")
-    report("moe/train_tok_s", sum(sample.length for sample in order.samples) / step["replay"], "tokens/s")
-    report("moe/replay_share_of_step", (step["replay"] - step["no_routing"]) / step["replay"], "share")
-    report("moe/speed_of_bare_loop", step["bare_loop"] / step["no_routing"], "ratio")
+    metrics = (await trainer.train(order)).metrics
     for key in ("mismatch_frac", "token_mismatch_frac", "replayed_mismatch_frac", "coverage_frac"):
         report(f"moe/routing/{key}", metrics[f"routing/{key}"], "share")
 
 
 async def whole_loop(job: Attempt, model: Path, info: dict[str, Any]) -> None:
     """The controller's own loop, first at staleness bound 0, then at BOUND; steps right after the change are left out."""
-    await job.cluster.trainers[0].forget_bare_loop()
     controller = await job._controller(model, info)
     work = asyncio.create_task(controller.run())
     reader = EventReader(job.run.attempt(1) / "events")
@@ -194,18 +177,6 @@ async def whole_loop(job: Attempt, model: Path, info: dict[str, Any]) -> None:
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     overlap(synchronous, seen[start : start + ASYNCHRONOUS])
-
-
-def memory(config: Config, model: Path, peak_gib: float) -> None:
-    """The trainer's measured peak of tensors against the table that a launch shows before it starts."""
-    from molt_tui.slurm.architecture import from_config
-    from molt_tui.slurm.memory import estimate
-
-    table = estimate(from_config(json.loads((model / "config.json").read_text())), config, 140.0)
-    expected = sum(part.gib for part in table.parts if part.where == "trainer" and part.part != "runtime")
-    report("memory/trainer_peak", peak_gib, "GiB")
-    report("memory/trainer_preflight", expected, "GiB")
-    report("memory/peak_over_preflight", peak_gib / expected, "ratio")
 
 
 def overlap(synchronous: list[dict[str, Any]], asynchronous: list[dict[str, Any]]) -> None:

@@ -121,14 +121,14 @@ class BareLoop:
         return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Of `work`, with everything done that the GPU was given before and by it."""
+def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of `work`, with everything done that the GPU was given before and by it, and what it returns."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     synchronize()
     started = time.perf_counter()
-    work()
+    found = work()
     synchronize()
-    return time.perf_counter() - started
+    return time.perf_counter() - started, found
 
 
 def trained(trainer: Trainer, order: TrainOrder, routing: bool) -> dict[str, Any]:
@@ -166,20 +166,22 @@ def measure(trainer: Trainer, order: TrainOrder, bare: BareLoop, out: Path) -> N
         "bare_loop": bare.step,
     }  # fmt: skip
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    phases: list[dict[str, float]] = []
     for _ in range(WARM_UP + ROUNDS):
         for kind, work in kinds.items():
             gc.collect()
-            times[kind].append(seconds(work))
+            taken, metrics = seconds(work)
+            times[kind].append(taken)
+            if kind == "no_routing":
+                ours = {k: v for k, v in metrics.items() if k.startswith("time/")}
+                phases.append(ours | {"time/rest": taken - sum(ours.values()), "mfu": metrics.get("perf/mfu", 0.0)})
     print("train step", {k: [round(s, 4) for s in v] for k, v in times.items()}, flush=True)
     step = {k: statistics.median(v[WARM_UP:]) for k, v in times.items()}
-    tokens = sum(sample.length for sample in order.samples)
-    metrics = trained(trainer, order, routing=False)
-    for phase in ("load", "forward_backward", "optim"):
-        report(f"step/time/{phase}", metrics[f"time/{phase}"], "s")
+    for name in phases[0]:
+        report(f"step/{name}", statistics.median(p[name] for p in phases[WARM_UP:]), "share" if name == "mfu" else "s")
     report("step/micro_batches", len(order.optimizer_steps[0].micro_batches[0]), "")
     report("step/train_step_s", step["replay"], "s")
-    report("step/train_tok_s", tokens / step["replay"], "tokens/s")
-    report("step/mfu", metrics.get("perf/mfu", 0.0), "share")
+    report("step/train_tok_s", sum(sample.length for sample in order.samples) / step["replay"], "tokens/s")
     report("step/replay_share_of_step", (step["replay"] - step["no_routing"]) / step["replay"], "share")
     report("step/bare_loop_s", step["bare_loop"], "s")
     report("step/speed_of_bare_loop", step["bare_loop"] / step["no_routing"], "ratio")

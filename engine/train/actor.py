@@ -287,6 +287,8 @@ class Trainer:
             for index, (batch, old_BT) in enumerate(zip(batches, old, strict=True)):
                 last = index == len(batches) - 1
                 self.policy.set_requires_gradient_sync(last)
+                # A single rank keeps its cast weights for the next forward pass, by when the activations are gone.
+                self.policy.set_reshard_after_backward(last or self.spec.world > 1)
                 rows = collate.traced_rows(order, batch)
                 reference_BT = None
                 if self.reference is not None and settings.policy.kl_coef and not settings.policy.kl_to_rollout:

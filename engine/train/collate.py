@@ -84,27 +84,23 @@ def collate(
     """Pad the segments of one micro-batch; without samples it is one row of two padding tokens that trains nothing."""
     lengths = [len(segments[s]) for s in samples]
     rows, width = max(len(samples), 1), max([*lengths, 2])
-    ids = np.zeros((rows, width), np.int64)
-    mask = np.zeros((rows, width), bool)
-    sampled = np.zeros((rows, width), bool)
-    logprobs = np.zeros((rows, width), np.float32)
-    advantages = np.zeros((rows, width), np.float32)
-    temperatures = np.ones((rows, width), np.float32)
-    staleness, masked_tokens = [np.zeros(0, np.int64)], 0
-    for row, (index, length) in enumerate(zip(samples, lengths, strict=True)):
-        segment = segments[index]
-        age = order.version - segment.versions.astype(np.int64)
-        trained = segment.loss_mask & (age <= order.max_staleness)
-        ids[row, :length] = segment.token_ids
-        mask[row, :length] = trained
-        sampled[row, :length] = segment.loss_mask
-        logprobs[row, :length] = segment.logprobs
-        advantages[row, :length][segment.loss_mask] = order.samples[index].advantage
-        if segment.temperatures is not None:
-            temperatures[row, :length] = segment.temperatures
-        staleness.append(age[trained])
-        masked_tokens += segment.sampled - int(trained.sum())
-    targets = routing_targets([segments[s] for s in samples], rows, width, routing, device, border) if routing else None
+    parts = [segments[s] for s in samples]
+    is_token = np.zeros((rows, width), bool)
+    is_token[: len(parts)] = np.arange(width) < np.array(lengths)[:, None]
+
+    def padded(values: list[np.ndarray], dtype: type, fill: float = 0, where: np.ndarray = is_token) -> np.ndarray:
+        filled = np.full((rows, width), fill, dtype)
+        filled[where] = np.concatenate([np.zeros(0, dtype), *values])
+        return filled
+
+    ids = padded([p.token_ids for p in parts], np.int64)
+    sampled = padded([p.loss_mask for p in parts], bool)
+    logprobs = padded([p.logprobs for p in parts], np.float32)
+    advantages = padded([np.full(segments[s].sampled, order.samples[s].advantage) for s in samples], np.float32, 0, sampled)
+    temperatures = padded([np.ones(len(p)) if p.temperatures is None else p.temperatures for p in parts], np.float32, 1)
+    age = order.version - padded([p.versions for p in parts], np.int64)
+    mask = sampled & (age <= order.max_staleness)
+    targets = routing_targets(parts, rows, width, routing, device, border) if routing else None
     trained_N = np.flatnonzero(mask[:, 1:])
     arrays = (ids, mask, trained_N, sampled, logprobs, advantages, temperatures)
     on_device = [torch.from_numpy(array).to(device, non_blocking=True) for array in arrays]
@@ -113,7 +109,7 @@ def collate(
     packing = Packing.of(lengths or [2], width, device) if packed else None
     if targets and packing:
         targets = RoutingTargets(targets.ids_NLk[packing.kept_N], targets.counted_N[packing.kept_N])
-    return MicroBatch(samples, lengths, *on_device, np.concatenate(staleness), masked_tokens, targets, packing)
+    return MicroBatch(samples, lengths, *on_device, age[mask], int(sampled.sum() - mask.sum()), targets, packing)
 
 
 def routing_targets(

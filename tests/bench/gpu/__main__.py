@@ -3,7 +3,8 @@
 usage: python -m tests.bench.gpu [OUT_DIR] [SECTION ...]     no network, under 8 minutes; OUT_DIR default gpu-bench
 Two GPUs; on one, what does not need two: sampler and trainer share it, transfer and overlap are left out.
 
-Sections that hardly load a GPU run side by side; the timed ones run alone at the end.
+Sections that hardly load a GPU run side by side. Those that are timed start beside them and measure alone, one after the
+other, when their turn comes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ PACKAGES = ("torch", "vllm", "ray", "nemo-automodel", "transformers", "triton")
 @dataclass(frozen=True)
 class Section:
     """`command`: arguments of `python -m tests.bench.gpu.*`; `gpus`: what CUDA_VISIBLE_DEVICES says; `after`: sections that
-    have to end before."""
+    have to end before it starts, `turn`: before it measures."""
 
     name: str
     command: str
     limit_s: float
     gpus: str = "0,1"
     after: tuple[str, ...] = ()
+    turn: tuple[str, ...] = ()
 
 
 SECTIONS = [
@@ -44,8 +46,8 @@ SECTIONS = [
     Section("learn", "learn learn {models} {runs}", 210, "0,1", ("dense",)),
     Section("colocated", "learn colocated {models} {runs} --train.max_steps 60", 210, "1", ("dense",)),
     Section("distill", "learn distill {models} {runs}", 210, "1,0", ("dense",)),
-    Section("step", "step {models} {out}", 120, "1", ("moe_1b", "own", "stock", "learn", "colocated", "distill")),
-    Section("moe", "moe {models} {runs}", 280, "0,1", ("step",)),
+    Section("step", "step {models} {out}", 300, "1", ("moe_1b", "own", "stock"), ("learn", "colocated", "distill")),
+    Section("moe", "moe {models} {runs}", 400, "0,1", ("moe_1b", "dense"), ("step",)),
 ]
 
 SHARED = "--placement.colocate true"
@@ -54,8 +56,8 @@ ON_ONE_GPU = [
     Section("moe_1b", "models {models} moe_1b", 100, "0"),
     Section("colocated", "learn colocated {models} {runs}", 210, "0", ("dense",)),
     Section("distill", f"learn distill {{models}} {{runs}} {SHARED}", 210, "0", ("dense",)),
-    Section("step", "step {models} {out}", 120, "0", ("moe_1b", "colocated", "distill")),
-    Section("moe", f"moe {{models}} {{runs}} {SHARED}", 280, "0", ("step",)),
+    Section("step", "step {models} {out}", 300, "0", ("moe_1b", "dense"), ("colocated", "distill")),
+    Section("moe", f"moe {{models}} {{runs}} {SHARED}", 400, "0", ("moe_1b", "dense"), ("step",)),
 ]
 
 
@@ -76,6 +78,9 @@ class Bench:
             for section in [s for s in waiting if chosen.intersection(s.after) <= self.ends.keys()]:
                 waiting.remove(section)
                 self._start(section)
+            for name, (section, *_) in self.running.items():
+                if chosen.intersection(section.turn) <= self.ends.keys():
+                    (self.out / f"{name}.turn").touch()
             time.sleep(0.2)
             for section, process, started in list(self.running.values()):
                 if process.poll() is not None:
@@ -88,6 +93,7 @@ class Bench:
         module, *arguments = section.command.format(**self.places).split()
         command = [sys.executable, "-m", f"tests.bench.gpu.{module}", *arguments]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": section.gpus, "PYTHONUNBUFFERED": "1"}
+        environment["BENCH_TURN"] = str(self.out / f"{section.name}.turn")
         with (self.out / f"{section.name}.log").open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         self.running[section.name] = section, process, time.monotonic()
@@ -115,6 +121,8 @@ def machine() -> dict[str, Any]:
 def main() -> None:
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "gpu-bench").absolute()
     out.mkdir(parents=True, exist_ok=True)
+    for turn in out.glob("*.turn"):
+        turn.unlink()
     wanted = {"dense", "moe_1b", *sys.argv[2:]}
     possible = SECTIONS if len(machine()["gpus"]) > 1 else ON_ONE_GPU
     sections = [s for s in possible if s.name in wanted or not sys.argv[2:]]

@@ -21,7 +21,7 @@ from tests.bench.figures import report
 STEPS = 120
 FLAGS = [
     "--actor.model_name_or_path", "{models}/dense", "--tiny.warmup_steps", "0", "--placement.device", "cuda",
-    "--fsdp.param_dtype", "bf16", "--vllm.kv_cache_gb", "8", "--vllm.max_num_seqs", "256",
+    "--fsdp.param_dtype", "bf16", "--vllm.kv_cache_gb", "8", "--vllm.gpu_memory_utilization", "0.1", "--vllm.max_num_seqs", "256",
     "--actor.adam.lr", "5e-5", "--rollout.batch_size", "32", "--rollout.n_samples_per_prompt", "8",
     "--train.max_steps", str(STEPS), "--train.routing_replay", "false", "--train.probe_every", "2",
     "--eval.eval_at_start", "true", "--eval.eval_at_end", "true", "--eval.steps", "-1", "--ckpt.disable_final_save", "true",

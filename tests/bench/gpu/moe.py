@@ -28,7 +28,7 @@ from engine.report import Progress
 from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.pool import Batch, RolloutPool
 from engine.wire import EventReader
-from tests.bench.figures import report
+from tests.bench.figures import report, wait_for_turn
 from tests.bench.gpu import actors
 from tests.bench.gpu.coin_agent import LONGEST
 
@@ -39,7 +39,7 @@ AGENT = Path(__file__).with_name("coin_agent.py")
 FLAGS = [
     "--actor.model_name_or_path", "{models}/moe_1b", "--tiny.warmup_steps", "0", "--placement.device", "cuda",
     "--fsdp.param_dtype", "bf16", "--fsdp.packing_samples", "true", "--train.logprob_chunk_tokens", "16192",
-    "--vllm.kv_cache_gb", "40", "--vllm.max_num_seqs", "256",
+    "--vllm.kv_cache_gb", "40", "--vllm.gpu_memory_utilization", "0.1", "--vllm.max_num_seqs", "256",
     "--vllm.enforce_eager", "false", "--actor.adam.lr", "1e-6", "--actor.lr_scheduler", "constant",
     "--data.input_key", "input", "--data.prompt_dataset", "{tailed}", "--data.max_len", str(LONGEST + PROMPT + 32),
     "--rollout.batch_size", "20", "--rollout.n_samples_per_prompt", "8", "--rollout.max_new_tokens", "8",
@@ -87,6 +87,7 @@ async def main() -> None:
         info = await job._start_actors(model)
         report("moe/start_s", time.perf_counter() - started, "s")
         print("transfer:", job.progress.state.get("detail"), flush=True)
+        await asyncio.to_thread(wait_for_turn)
         batch, fixed = await rollouts(cluster, config, Path(root))
         await replay(cluster, fixed, batch)
         if not config.placement.colocate:

@@ -30,10 +30,10 @@ from engine.train.balance import plan_optimizer_steps
 from engine.train.model import DTYPES, ModelOptions, load_causal_lm, shard_layers
 from engine.train.packing import Packing, use_packed_attention
 from engine.train.plan import SampleRef, TrainerSpec, TrainOrder
-from tests.bench.figures import report
+from tests.bench.figures import report, wait_for_turn
 
 ROLLOUTS, PROMPT, MEDIAN, SIGMA, LONGEST = 256, 32, 192, 0.6, 640
-WARM_UP, ROUNDS = 2, 7
+WARM_UP, ROUNDS = 2, 12
 
 
 def random_segment(rng: np.random.Generator, vocab: int, layers: int, experts: int, top_k: int) -> Segment:
@@ -157,7 +157,9 @@ def main() -> None:
     first = trained(trainer, order, routing=True)
     if "perf/gpu_mem_peak_gb" in first:
         memory(config, shape, first["perf/gpu_mem_peak_gb"])
-    measure(trainer, order, BareLoop(trainer, order), out)
+    bare = BareLoop(trainer, order)
+    wait_for_turn()
+    measure(trainer, order, bare, out)
 
 
 def measure(trainer: Trainer, order: TrainOrder, bare: BareLoop, out: Path) -> None:
@@ -182,9 +184,12 @@ def measure(trainer: Trainer, order: TrainOrder, bare: BareLoop, out: Path) -> N
     report("step/micro_batches", len(order.optimizer_steps[0].micro_batches[0]), "")
     report("step/train_step_s", step["replay"], "s")
     report("step/train_tok_s", sum(sample.length for sample in order.samples) / step["replay"], "tokens/s")
-    report("step/replay_share_of_step", (step["replay"] - step["no_routing"]) / step["replay"], "share")
+    shares = [1 - without / ours for ours, without in zip(times["replay"], times["no_routing"], strict=True)]
+    report("step/replay_share_of_step", statistics.median(shares[WARM_UP:]), "share")
     report("step/bare_loop_s", step["bare_loop"], "s")
-    report("step/speed_of_bare_loop", step["bare_loop"] / step["no_routing"], "ratio")
+    # Of neighbours in time, so that a host that slows down for a while does not count.
+    ratios = [bare / ours for bare, ours in zip(times["bare_loop"], times["no_routing"], strict=True)]
+    report("step/speed_of_bare_loop", statistics.median(ratios[WARM_UP:]), "ratio")
     with (out / "step-profile.txt").open("w") as file:
         for kind in ("no_routing", "bare_loop"):
             print(f"== {kind}", where_the_time_goes(kinds[kind]), sep="\n", file=file)

@@ -97,7 +97,7 @@ async def start_engine(folder: Path, backend: str) -> VllmEngine:
     sampler.engine_arguments = arguments
     engine = VllmEngine()
     started = time.perf_counter()
-    vllm = {"max_num_seqs": 32, "enforce_eager": True, "kv_cache_gb": 4.0}
+    vllm = {"max_num_seqs": 32, "enforce_eager": True, "kv_cache_gb": 4.0, "gpu_memory_utilization": 0.1}
     await engine.start(EngineSpec(str(folder), Config(data={"max_len": 1024}, vllm=vllm), "cuda"))
     report(f"transfer/{backend}_engine_start", time.perf_counter() - started, "s")
     return engine

@@ -6,11 +6,12 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, Self
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -147,19 +148,12 @@ def open_ipc_handle(handle: Any) -> torch.Tensor:
 # vLLM, in the process that holds AsyncLLM
 
 
-@contextmanager
-def environment(values: dict[str, str]) -> Iterator[None]:
+def environment(values: dict[str, str]) -> AbstractContextManager[Any]:
     """Run with these environment variables; afterwards the whole environment is as before.
 
     vLLM adds variables of its own while it starts a core (LD_PRELOAD among them), which later children must not inherit.
     """
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    return patch.dict(os.environ, values)
 
 
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}

@@ -42,10 +42,6 @@ class PromptStream:
         self.epoch, self.position = 0, 0
         self._order = self._epoch_order(0)
 
-    def __len__(self) -> int:
-        """Prompts of one epoch."""
-        return sum(len(s.rows) for s in self.sources)
-
     def _epoch_order(self, epoch: int) -> list[tuple[int, int]]:
         """(source, row) of every prompt in the order of this epoch."""
         random = np.random.default_rng([self.seed, epoch])

@@ -103,8 +103,9 @@ def parse_overrides(argv: Iterable[str]) -> tuple[Overrides, list[Problem]]:
             continue
         path, equals, value = word[2:].partition("=")
         info = flag_table().get(path)
-        adds = info is not None and info.kind == "str" and info.length == 0
-        words = overrides.setdefault(path, []) if adds else overrides.__setitem__(path, []) or overrides[path]
+        if info is None or info.kind != "str" or info.length != 0:
+            overrides.pop(path, None)
+        words = overrides.setdefault(path, [])
         if equals:
             words.append(value)
     return overrides, problems

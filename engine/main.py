@@ -86,7 +86,9 @@ class Attempt:
         trainers = [t.setup(s) for t, s in zip(cluster.trainers, trainer_specs(config, model, rendezvous))]
         engines = [e.start(s) for e, s in zip(cluster.engines, engine_specs(config, model))]
         infos, facts = await asyncio.gather(asyncio.gather(*trainers), asyncio.gather(*engines))
-        check_layers(infos[0]["moe_layers"], facts[0]["routed_layers"])
+        trained, sampled = infos[0]["moe_layers"], facts[0]["routed_layers"]
+        if trained and trained != sampled:  # routing travels without layer names: both sides must mean the same layers
+            raise RuntimeError(f"the trainer routes in layers {trained}, the sampler reports layers {sampled}")
         await cluster.router.start([MailboxClient(e) for e in cluster.engines], (EngineDead, ray.exceptions.RayActorError))
         spec = RunnerSpec(str(self.run.path / config.train.agent_path), str(model), config, infos[0]["vocab_size"])
         await asyncio.gather(*[r.start(spec, MailboxClient(cluster.router), ray.put) for r in cluster.runners])
@@ -149,12 +151,6 @@ class Attempt:
     def _phase(self, phase: str, detail: str) -> None:
         self.events.emit(PhaseEvent, phase=phase, detail=detail)
         self.progress.update(phase=phase, detail=detail, max_steps=self.config.train.max_steps)
-
-
-def check_layers(trained: list[int], sampled: list[int]) -> None:
-    """Routing travels without layer names, so both sides must mean the same global layers. Raises RuntimeError."""
-    if trained and trained != sampled:
-        raise RuntimeError(f"the trainer routes in layers {trained}, the sampler reports layers {sampled}")
 
 
 async def _run(attempt: Attempt) -> int:

@@ -67,15 +67,18 @@ def _keys() -> Iterator[str]:
 
 
 def bindings() -> list[tuple[str, Binding]]:
-    """(where, binding) of every class of the app, each id once."""
-    found: dict[str, tuple[str, Binding]] = {}
+    """(where, binding) of every class of the app, each id once, with all places that have it."""
+    places: dict[str, list[str]] = {}
+    known: dict[str, Binding] = {}
     for module in sorted(m.name for m in pkgutil.walk_packages(molt_tui.tui.__path__, "molt_tui.tui.")):
         for cls in vars(importlib.import_module(module)).values():
             if isinstance(cls, type) and issubclass(cls, DOMNode) and cls.__module__ == module:
                 for binding in vars(cls).get("BINDINGS", []):
                     if isinstance(binding, Binding) and binding.id:
-                        found.setdefault(binding.id, (_where(cls), binding))
-    return sorted(found.values(), key=lambda item: (item[0], item[1].id or ""))
+                        known.setdefault(binding.id, binding)
+                        places.setdefault(binding.id, []).append(_where(cls))
+    found = [(", ".join(sorted(set(where))), known[id]) for id, where in places.items()]
+    return sorted(found, key=lambda item: (item[0], item[1].id or ""))
 
 
 def _where(cls: type) -> str:

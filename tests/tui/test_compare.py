@@ -17,12 +17,14 @@ from molt_tui.errors import MoltError, NotFound, Refused
 from molt_tui.services.compare import Comparer
 from molt_tui.services.comparison_export import as_json, as_text, save
 from molt_tui.store.home import Home
+from molt_tui.tui import format
 from molt_tui.tui.screens.compare import CompareScreen
 from molt_tui.tui.screens.prompts import Pick
 from molt_tui.tui.screens.runs import RunsScreen
 from molt_tui.tui.store_source import StoreSource
+from molt_tui.tui.widgets.chart import ChartLook
 from molt_tui.tui.widgets.key_table import KeyTable
-from molt_tui.tui.widgets.overlay import LETTERS, overlay, paint
+from molt_tui.tui.widgets.overlay import LETTERS, Overlay, lines_of, overlay, paint
 from tests.tui.fake_runs import grouped_source
 from tests.tui.fake_source import RUNS, comparison
 
@@ -52,6 +54,31 @@ async def test_one_key_for_the_axis_and_typing_for_the_metric(open_app):
         assert driver.source.calls[-1][-2:] == ("loss/entropy", "time")
         await driver.press("m", "escape")
         assert "loss/entropy" in driver.text()
+
+
+async def test_the_keys_of_a_curve_act_as_on_the_dashboard(open_app):
+    async with open_app(source=grouped_source()) as driver:
+        await driver.press("space", "space", "v")
+        legend, plot = driver.app.screen.query_one("#compared", KeyTable), driver.app.screen.query_one(Overlay)
+        newest = legend.rows[1].cells
+        assert "Newest" in driver.text() and newest[3][0] == "120"
+        await driver.press("left", "left")  # 119 steps on 72 columns: 2 steps a column
+        assert plot.look.mark == 116 and "Under cursor" in driver.text()
+        under = legend.rows[1].cells
+        assert under[3][0] == "116" and under[2][0] == format.number(0.5 * math.tanh(116 / 40))
+        await driver.press("s")
+        mean = sum(0.5 * math.tanh(step / 40) for step in range(112, 117)) / 5
+        assert legend.rows[1].cells[4][0] == f"mean {format.number(mean)}" and "y: mean of 5" in driver.text()
+        await driver.press("L")
+        assert "y: log, mean of 5" in driver.text()
+        await driver.press("right", "right")
+        assert plot.look.mark is None and legend.rows[1].cells[:4] == newest[:4]
+        await driver.press("h", "escape")
+        assert plot.look.mark is None and isinstance(driver.app.screen, CompareScreen)
+        await driver.press("left", "b")
+        assert plot.look.mark is None, "a place on another axis is another place"
+        await driver.press("left", "n", "tab", "left", "s", "escape")
+        assert isinstance(driver.app.screen, RunsScreen), "on the other pages nothing moves the cursor"
 
 
 async def test_pages_show_settings_that_differ_and_final_metrics(open_app):
@@ -113,12 +140,30 @@ def test_a_band_has_edges_of_dots_around_its_mean():
     assert dots[1] == 80 and dots[0] >= 80 + 2 * 20
 
 
+def test_a_logarithmic_band_is_a_band_of_logarithms():
+    curve = [BandPoint(1, 10.0, 9.0, 2), BandPoint(2, 100.0, 100.0, 2)]
+    mean, low, high = lines_of(curve, ChartLook(log=True))
+    assert mean == [(1, 1.0), (2, 2.0)] and low[0] == (1, 0.0) and high == [(1, math.log10(19)), (2, math.log10(200))]
+    assert math.isnan(low[1][1]), "an edge at 0 has no logarithm"
+    assert "200" in plain(overlay([curve], 40, 6, "step", ChartLook(log=True))).splitlines()[0]
+    assert "no value above 0" in plain(overlay([[BandPoint(1, -1.0, None, 1)]], 40, 6, "step", ChartLook(log=True)))
+
+
+def test_the_cursor_stands_in_its_column_and_below_it_its_place():
+    lines = plain(overlay([[BandPoint(x, 0.0, None, 1) for x in range(101)]], 60, 6, "time", ChartLook(mark=75.0))).splitlines()
+    assert [line.find("│") for line in lines[:2]] == [8 + 38, 8 + 38]
+    assert "1 m 15 s" in lines[-1]
+
+
+LOOKS = st.builds(ChartLook, st.booleans(), st.sampled_from([1, 5, 20]), st.none() | st.floats())
+
+
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.tuples(st.floats(), st.floats(), st.none() | st.floats(min_value=0)), max_size=12), max_size=8),
-       st.integers(1, 60), st.integers(1, 12), st.sampled_from(["step", "tokens", "time"]))  # fmt: skip
-def test_any_numbers_can_be_drawn(curves, width, height, by):
+       st.integers(1, 60), st.integers(1, 12), st.sampled_from(["step", "tokens", "time"]), LOOKS)  # fmt: skip
+def test_any_numbers_can_be_drawn(curves, width, height, by, look):
     shown = [[BandPoint(x, y, sd, 1) for x, y, sd in curve] for curve in curves]
-    for line in overlay(shown, width + 12, height + 1, by):
+    for line in overlay(shown, width + 12, height + 1, by, look):
         assert len(line.plain) <= max(19, width + 12) and line.plain.isprintable()
 
 

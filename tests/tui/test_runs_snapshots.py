@@ -20,6 +20,7 @@ CASES = {
     "compare-wide": {"shows": "training step", "keys": VERSUS, "size": (150, 40)},
     "compare-light": {"shows": "training step", "keys": VERSUS, "theme": "molt-light"},
     "compare-mono": {"shows": "training step", "keys": VERSUS, "theme": "molt-mono"},
+    "compare-cursor": {"shows": "mean of 5", "keys": [*VERSUS, "s", "L", *["left"] * 20]},
     "compare-settings": {"shows": "train.seed", "keys": [*VERSUS, "tab"]},
     "compare-final": {"shows": "loss/entropy", "keys": [*VERSUS, "tab", "tab"]},
     "compare-metric": {"shows": "loss/entropy", "keys": [*VERSUS, "m", *"lo"]},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -17,27 +19,33 @@ from molt_tui.tui import clipboard, format
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.prompts import Ask, Pick
 from molt_tui.tui.screens.runs import update
+from molt_tui.tui.widgets.chart import smoothed_at
+from molt_tui.tui.widgets.curve_keys import HINT, CurveKeys, column_size
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 from molt_tui.tui.widgets.overlay import COLOURS, LETTERS, Overlay, axis_value
 
 PAGES = {"curves": "Curves", "settings": "Settings that differ", "final": "Final metrics"}
-LEGEND = (Column("", 1), Column("Run or group"), Column("Now", 20, True), Column("At", 9, True), Column("", 24))
+LEGEND = (Column("", 1), Column("Run or group"), Column("Newest", 20, True), Column("At", 9, True), Column("", 24))
 
 
-class CompareScreen(MoltScreen):
+class CompareScreen(CurveKeys, MoltScreen):
     TITLE = "Compare"
     HELP = (
         "Runs and groups side by side; a letter names each in the plot and in the tables. A group is drawn as the mean of its"
         " runs, with dots one standard deviation above and below it.\n\n"
         "m chooses the metric by typing, b the axis: training step, tokens through the trainer, or time spent in steps."
         " tab turns the page: curves, settings that differ, final metrics (bold: ahead).\n\n"
-        "a adds a run or group, d takes the one under the cursor out. e writes a file (.csv .json .md), y copies Markdown."
+        "left and right move a cursor: the table below the plot then has the values there, n has the newest again."
+        " s smooths, L makes the values logarithmic.\n\n"
+        "a adds a run or group, d takes the highlighted one out. e writes a file (.csv .json .md), y copies Markdown."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("m", "metric", "Metric", id="compare.metric"),
         Binding("b", "axis", "Axis", id="compare.axis"),
         Binding("tab,right_square_bracket", "page(1)", "Page", id="compare.next"),
         Binding("shift+tab,left_square_bracket", "page(-1)", "Page before", show=False, id="compare.previous"),
+        *CurveKeys.CURVE_KEYS,
+        Binding("n", "newest", "Newest values", show=False, id="compare.newest"),
         Binding("a", "add", "Add", id="compare.add"),
         Binding("d", "remove", "Take out", id="compare.remove"),
         Binding("e", "export", "Export", id="compare.export"),
@@ -66,6 +74,10 @@ class CompareScreen(MoltScreen):
     def on_mount(self) -> None:
         self.query_one("#compared").focus()
         self._show()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of the curves act where the curves are."""
+        return self.page == "curves" if action in ("smooth", "log", "move", "newest") else True
 
     def on_resize(self) -> None:
         self._show()
@@ -99,16 +111,29 @@ class CompareScreen(MoltScreen):
         self._show_head()
         found = self.found
         subjects = found.subjects if found is not None and self.refs else ()
-        legend = self.query_one("#compared", KeyTable)
-        legend.styles.height = len(subjects) + 1 if subjects else 3
-        legend.set_rows([Row(s.ref, self._legend(i)) for i, s in enumerate(subjects)])
+        self.query_one("#compared").styles.height = len(subjects) + 1 if subjects else 3
+        self._show_curves()
         if found is None:
             return
-        self.query_one(Overlay).show(found.curves if self.refs else (), found.by)
         for name, head, table in (("settings", "Setting", found.settings), ("final", "Metric", found.final)):
             widget = self.query_one(f"#{name}", KeyTable)
             widget.set_columns([Column(head), *(Column(self._head(i), self._cell_width()) for i in range(len(subjects)))])
             widget.set_rows([Row(key, self._values(key, values)) for key, values in table.items()] if self.refs else [])
+
+    def _show_curves(self) -> None:
+        """The plot and, below it, each subject's value: the newest one, or that under the cursor."""
+        found = self.found if self.refs else None
+        legend = self.query_one("#compared", KeyTable)
+        word = "Newest" if self.chart_look.mark is None else "Under cursor"
+        legend.set_columns([replace(column, label=word) if column.label == "Newest" else column for column in LEGEND])
+        legend.set_rows([Row(s.ref, self._legend(i)) for i, s in enumerate(found.subjects if found is not None else ())])
+        if self.found is not None:
+            self.query_one(Overlay).show(found.curves if found is not None else (), self.found.by, self.chart_look)
+
+    def redraw(self) -> None:
+        """Draw the curves again in another way."""
+        self._show_head()
+        self._show_curves()
 
     def _cell_width(self) -> int:
         """Width of a subject's column: together they leave a third of the screen to the names."""
@@ -120,17 +145,22 @@ class CompareScreen(MoltScreen):
         return f"{LETTERS[index]} {clean(subject.label)}" + (f" ×{len(subject.run_ids)}" if subject.is_group else "")
 
     def _legend(self, index: int) -> tuple[Cell, ...]:
-        """Letter, name, the newest drawn value and where it stands."""
+        """Letter, name, the newest drawn value (or the last one up to the cursor) and where it stands."""
         assert self.found is not None
-        curve = self.found.curves[index]
+        curve, mark = self.found.curves[index], self.chart_look.mark
         letter = (LETTERS[index], f"bold {COLOURS[index]}")
         name = (self._head(index)[2:], "")
-        last = next((p for p in reversed(curve) if p.n), None)
-        if last is None:
-            return letter, name, ("-", "$quiet"), ("", ""), (format.ABSENT, "$quiet")
+        shown = [p for p in curve if (p.n if mark is None else p.x <= mark)]
+        if not shown:
+            return letter, name, ("-", "$quiet"), ("", ""), (format.ABSENT if mark is None else "", "$quiet")
+        words = []
+        if self.chart_look.smooth > 1:
+            mean = smoothed_at([(p.x, p.mean) for p in curve], self.chart_look, inf if mark is None else mark)
+            words.append(f"mean {format.number(mean)}")
         lost = sum(p.n == 0 or p.mean != p.mean for p in curve)
-        missing = (f"{lost} not finite" if lost else "", "$text-error")
-        return letter, name, (_value(last), ""), (axis_value(last.x, self.found.by), "$quiet"), missing
+        words += [f"{lost} not finite"] if lost else []
+        more = (", ".join(words), "$text-error" if lost else "$quiet")
+        return letter, name, (_value(shown[-1]), ""), (axis_value(shown[-1].x, self.found.by), "$quiet"), more
 
     def _values(self, key: str, values: Sequence[Any]) -> tuple[Cell, ...]:
         assert self.found is not None
@@ -149,7 +179,10 @@ class CompareScreen(MoltScreen):
         elif self.found is not None and self.found.problems and self.page == "curves":
             said = Content.styled("; ".join(map(clean, self.found.problems)), "$text-warning")
         elif self.page == "curves" and self.refs:
-            said = Content.styled(f"x: {AXES[self.by]}", "$quiet")
+            drawn = f"   y: {self.chart_look.words}" if self.chart_look.words else ""
+            said = Content.styled(f"x: {AXES[self.by]}{drawn}", "$quiet")
+            if said.cell_length + len(HINT) + 5 <= self.app.size.width:
+                said = Content.assemble(said, (f"   {HINT}", "$quiet"))
         update(self.query_one("#axis", Static), said)
 
     # Keys
@@ -159,13 +192,32 @@ class CompareScreen(MoltScreen):
         self.page = names[(names.index(self.page) + by) % len(names)]
         self.query_one(ContentSwitcher).current = self.page
         self.query_one("#compared" if self.page == "curves" else f"#{self.page}").focus()
+        self.refresh_bindings()
         self._show_head()
 
     def action_axis(self) -> None:
         names = list(AXES)
         self.by = names[(names.index(self.by) + 1) % len(names)]
+        self.chart_look = replace(self.chart_look, mark=None)
         self._show_head()
         self.look()
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor by a column of the plot; from the newest values, and back to them at the right end."""
+        places = [p.x for curve in self.found.curves for p in curve] if self.found is not None and self.refs else []
+        size = column_size(places, self.query_one(Overlay).size.width)
+        if size == 0:
+            return
+        if self.found is not None and self.found.by == "step":
+            size = max(1, round(size))
+        low, high = min(places), max(places)
+        place = (high if self.chart_look.mark is None else self.chart_look.mark) + by * size
+        self.chart_look = replace(self.chart_look, mark=None if place >= high else max(low, place))
+        self.redraw()
+
+    def action_newest(self) -> None:
+        self.chart_look = replace(self.chart_look, mark=None)
+        self.redraw()
 
     def action_metric(self) -> None:
         """Choose by typing among everything that one of them has reported as a number."""
@@ -225,7 +277,11 @@ class CompareScreen(MoltScreen):
             self.ask("copy", lambda: self.molt.source.comparison_text(*query))
 
     def action_back(self) -> None:
-        self.molt.go_back()
+        """One level: from the cursor to the newest values, then to the screen before."""
+        if self.chart_look.mark is not None and self.page == "curves":
+            self.action_newest()
+        else:
+            self.molt.go_back()
 
 
 def _value(point: BandPoint) -> str:

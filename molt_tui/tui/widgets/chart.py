@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from textual.content import Content
@@ -17,6 +17,7 @@ SMOOTHINGS = (1, 5, 20)
 CURSOR = "│"
 
 Line = Content | str
+Cells = tuple[str, str]  # (text, style)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class ChartLook:
         return ", ".join(parts)
 
 
+AS_REPORTED = ChartLook()
+
+
 def smoothed(points: Sequence[Point], count: int) -> list[Point]:
     """The mean of each point and those before it, `count` in all; NaN and infinities stay, and are left out of means."""
     if count <= 1:
@@ -65,39 +69,50 @@ def shaped(points: Sequence[Point], look: ChartLook) -> list[Point]:
     return logarithmic(found) if look.log else found
 
 
-def chart(curves: Sequence[Sequence[Point]], width: int, height: int, look: ChartLook = ChartLook()) -> list[Line]:
+def chart(curves: Sequence[Sequence[Point]], width: int, height: int, look: ChartLook = AS_REPORTED) -> list[Line]:
     """Curves with the range of values on the left and, where there is room, the range of steps below."""
     if width <= AXIS + 4 or height < 1:
         return []
     with_steps = height >= 6 and width >= AXIS + 20
     drawn = plot([shaped(curve, look) for curve in curves], width - AXIS, height - with_steps)
     if drawn is None:
-        any_finite = any(math.isfinite(y) for curve in curves for _, y in curve)
-        return [Content.styled("no value above 0 to draw (L: linear)" if any_finite else format.ABSENT, "$quiet")]
-    canvas, (x0, x1), (y0, y1) = drawn
-    column = _column(look.mark, x0, x1, width - AXIS)
-    lines: list[Line] = []
-    rows = canvas.rows()
-    for i, runs in enumerate(rows):
-        label = _axis_label(y1, look.log) if i == 0 else (_axis_label(y0, look.log) if i == len(rows) - 1 else "")
-        lines.append(Content.assemble((label.rjust(AXIS - 1) + "▏", "$quiet"), *_marked(runs, column)))
+        return [Content.styled(nothing([y for curve in curves for _, y in curve]) or format.ABSENT, "$quiet")]
+    canvas, x_range, y_range = drawn
+    rows = [[(text, SERIES[series] if series >= 0 else "") for text, series in runs] for runs in canvas.rows()]
+    lines: list[Line] = [*framed(rows, x_range, y_range, look)]
     if with_steps:
-        lines.append(_steps(x0, x1, column, look.mark, width))
+        lines.append(x_axis(x_range, look.mark, width, "step", lambda x: f"{x:.0f}"))
     return lines
 
 
-def _column(mark: float | None, x0: float, x1: float, width: int) -> int | None:
-    if mark is None or not x0 <= mark <= x1:
+def nothing(values: Sequence[float]) -> str:
+    """Why curves without a point to draw are not drawn, when it is the logarithm."""
+    return "no value above 0 to draw (L: linear)" if any(map(math.isfinite, values)) else ""
+
+
+def framed(rows: Sequence[Sequence[Cells]], x_range: Point, y_range: Point, look: ChartLook) -> list[Content]:
+    """Rows of (text, style) with the range of values on the left and the mark of the look in its column."""
+    width = sum(len(text) for text, _ in rows[0]) if rows else 0
+    column, labels = column_of(look.mark, x_range, width), {len(rows) - 1: y_range[0], 0: y_range[1]}
+    lines = []
+    for i, row in enumerate(rows):
+        label = _axis_label(labels[i], look.log) if i in labels else ""
+        lines.append(Content.assemble((label.rjust(AXIS - 1) + "▏", "$quiet"), *_marked(row, column)))
+    return lines
+
+
+def column_of(mark: float | None, x_range: Point, width: int) -> int | None:
+    """The cell of a plot `width` wide in which a place of the x axis lies; None outside."""
+    if mark is None or not x_range[0] <= mark <= x_range[1]:
         return None
-    return round(unit(mark, x0, x1) * (2 * width - 1)) // 2
+    return round(unit(mark, *x_range) * (2 * width - 1)) // 2
 
 
-def _marked(runs: Sequence[tuple[str, int]], column: int | None) -> list[tuple[str, str]]:
+def _marked(row: Sequence[Cells], column: int | None) -> list[Cells]:
     """One row's cells with the mark in its column; a curve shows through it."""
-    cells: list[tuple[str, str]] = []
+    cells: list[Cells] = []
     start = 0
-    for text, series in runs:
-        style = SERIES[series] if series >= 0 else ""
+    for text, style in row:
         if column is not None and start <= column < start + len(text):
             here = column - start
             mark = (CURSOR, "$foreground") if text[here] == " " else (text[here], "$foreground")
@@ -108,18 +123,19 @@ def _marked(runs: Sequence[tuple[str, int]], column: int | None) -> list[tuple[s
     return cells
 
 
-def _steps(x0: float, x1: float, column: int | None, mark: float | None, width: int) -> Content:
-    """The range of steps, and the marked one below its column."""
-    left, right = f"step {x0:.0f}", f"{x1:.0f}"
+def x_axis(x_range: Point, mark: float | None, width: int, name: str, words: Callable[[float], str]) -> Content:
+    """The range of the x axis in words, and the marked place below its column."""
+    (x0, x1), column = x_range, column_of(mark, x_range, width - AXIS)
+    left, right = f"{name} {words(x0)}", words(x1)
     if column is None or mark is None:
         gap = max(1, width - AXIS - len(left) - len(right))
-        return Content.styled(f"{'':{AXIS}}{left}{'':{gap}}{right}", "$quiet")
-    word = f"{mark:.0f}"
+        return Content.styled(f"{'':{AXIS}}{left}{'':{gap}}{right}", "$quiet").truncate(width, ellipsis=True)
+    word = words(mark)
     start = min(max(0, column - len(word) // 2), max(0, width - AXIS - len(word)))
     left = left if len(left) < start else ""
     right = right if start + len(word) < width - AXIS - len(right) else ""
     before, after = f"{'':{AXIS}}{left:{start}}", right.rjust(width - AXIS - start - len(word))
-    return Content.assemble((before, "$quiet"), (word, "bold"), (after, "$quiet"))
+    return Content.assemble((before, "$quiet"), (word, "bold"), (after, "$quiet")).truncate(width, ellipsis=True)
 
 
 def _axis_label(value: float, log: bool) -> str:
@@ -133,6 +149,11 @@ def value_at(points: Sequence[Point], step: float) -> float | None:
     """The value at a step: of the last point up to it; None before the first."""
     found = [y for x, y in points if x <= step]
     return found[-1] if found else None
+
+
+def smoothed_at(points: Sequence[Point], look: ChartLook, place: float) -> float | None:
+    """The smoothed value at a place of the x axis, not its logarithm."""
+    return value_at(smoothed(points, look.smooth), place)
 
 
 def lost_points(points: Sequence[Point]) -> str:

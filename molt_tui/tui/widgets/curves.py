@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
 
 from molt_tui.tui import catalog, format
 from molt_tui.tui.view import RunView
 from molt_tui.tui.widgets.braille import Point
-from molt_tui.tui.widgets.chart import AXIS, SERIES, ChartLook, chart, lost_points, shaped, value_at
+from molt_tui.tui.widgets.chart import SERIES, ChartLook, chart, lost_points, smoothed_at
+from molt_tui.tui.widgets.curve_keys import HINT, CurveKeys, column_size
 from molt_tui.tui.widgets.panel import Line, Panel
 
-HINT = "left right move the cursor   s smooths   L logarithmic   m another metric"
 WORDS_FROM = 9  # lines of a panel from which figures stand below the curve
 
 
-class CurvePanel(Panel):
+class CurvePanel(CurveKeys, Panel):
     """A panel with curves: logarithmic, smoothed, and with a cursor that takes the whole dashboard to a step."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "smooth", "Smooth", show=False, id="curve.smooth"),
-        Binding("L", "log", "Logarithmic", show=False, id="curve.log"),
-        Binding("left,h", "move(-1)", "Cursor", show=False, id="curve.left"),
-        Binding("right", "move(1)", "Cursor", show=False, id="curve.right"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = CurveKeys.CURVE_KEYS
 
     class Moved(Message):
         """The cursor was moved: by this many columns of `size` steps each."""
@@ -35,10 +30,6 @@ class CurvePanel(Panel):
         def __init__(self, by: int, size: int) -> None:
             self.by, self.size = by, size
             super().__init__()
-
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
-        self.chart_look = ChartLook()
 
     def curves(self, data: Any) -> list[Sequence[Point]]:
         """The curves that are drawn, the first one is read out."""
@@ -56,29 +47,20 @@ class CurvePanel(Panel):
         """The chart; in a zoomed panel the keys that act on it below."""
         look = ChartLook(self.chart_look.log, self.chart_look.smooth, at)
         lines = chart(self.curves(data)[: len(SERIES)], width, height - self.zoomed, look)
-        return [*lines, Content.styled(HINT, "$quiet")] if self.zoomed else lines
+        return [*lines, Content.styled(f"{HINT}   m another metric", "$quiet")] if self.zoomed else lines
 
     def reading(self, data: Any, at: int | None) -> str:
         """How the curve is drawn, and its smoothed value under the cursor."""
         words = self.chart_look.words
         curve = self.curves(data)[0] if self.curves(data) else ()
         if at is not None and self.chart_look.smooth > 1:
-            value = value_at(shaped(curve, ChartLook(smooth=self.chart_look.smooth)), at)
-            words += f" {format.number(value)}"
+            words += f" {format.number(smoothed_at(curve, self.chart_look, at))}"
         return f"  ({words})" if words else ""
-
-    def action_smooth(self) -> None:
-        self.chart_look = self.chart_look.smoother()
-        self.redraw()
-
-    def action_log(self) -> None:
-        self.chart_look = self.chart_look.toggled()
-        self.redraw()
 
     def action_move(self, by: int) -> None:
         steps = [x for curve in self.curves(self.data) for x, _ in curve] if self.data is not None else []
         if steps:
-            self.post_message(self.Moved(by, max(1, round((max(steps) - min(steps)) / max(1, self.size.width - AXIS)))))
+            self.post_message(self.Moved(by, max(1, round(column_size(steps, self.size.width)))))
 
 
 class RewardPanel(CurvePanel):

@@ -12,37 +12,43 @@ from textual.widget import Widget
 from molt_tui.bands import BandPoint
 from molt_tui.tui import format
 from molt_tui.tui.widgets.braille import Canvas, Point, bounds, columns, draw, unit
+from molt_tui.tui.widgets.chart import AS_REPORTED, AXIS, ChartLook, framed, nothing, shaped, x_axis
 
 LETTERS = "ABCDEFGH"
 COLOURS = ("$accent", "$warning", "$success", "$error", "$primary", "$foreground", "$secondary", "$text-accent")
-AXIS = 8
 LETTER_EVERY = 18  # cells between two letters of a curve
 
 
-def extent(curves: Sequence[Sequence[BandPoint]]) -> tuple[Point, Point] | None:
-    """(x range, y range) of all means and bands; None when nothing can be drawn."""
-    shown = [p for curve in curves for p in curve if isfinite(p.x) and isfinite(p.mean)]
-    x_range = bounds([p.x for p in shown])
-    y_range = bounds([y for p in shown for y in (p.mean, p.mean - (p.sd or 0.0), p.mean + (p.sd or 0.0))])
-    return None if x_range is None or y_range is None else (x_range, y_range)
+Lines = tuple[list[Point], list[Point], list[Point]]  # mean, lower and upper edge of a band
+Letters = dict[tuple[int, int], str]  # by (column, row)
 
 
-def paint(curves: Sequence[Sequence[BandPoint]], width: int, height: int) -> tuple[Canvas, dict[tuple[int, int], str]] | None:
-    """The canvas and the letters that stand on it, by (column, row). Bands lie below the lines."""
-    ranges = extent(curves)
-    if ranges is None or width < 1 or height < 1:
+def lines_of(curve: Sequence[BandPoint], look: ChartLook) -> Lines:
+    """The mean of a curve and the edges of its band as they are drawn; a curve without spread has no edges."""
+
+    def edge(sign: int) -> list[Point]:
+        return shaped([(p.x, p.mean + sign * p.sd) for p in curve if p.sd is not None], look)
+
+    return shaped([(p.x, p.mean) for p in curve], look), edge(-1), edge(1)
+
+
+def paint(curves: Sequence[Sequence[BandPoint]], width: int, height: int,
+          look: ChartLook = AS_REPORTED) -> tuple[Canvas, Letters, Point, Point] | None:  # fmt: skip
+    """(canvas, letters that stand on it, x range, y range), None without a finite point. Bands lie below the lines."""
+    shown = [lines_of(curve, look) for curve in curves]
+    points = [(x, y) for lines in shown for line in lines for x, y in line if isfinite(x) and isfinite(y)]
+    x_range, y_range = bounds([x for x, _ in points]), bounds([y for _, y in points])
+    if x_range is None or y_range is None or width < 1 or height < 1:
         return None
-    canvas = Canvas(width, height)
-    for series, curve in enumerate(curves):
-        for sign in (-1, 1):
-            edge = [(p.x, p.mean + sign * p.sd) for p in curve if p.sd is not None]
+    canvas, ranges = Canvas(width, height), (x_range, y_range)
+    for series, (_, *edges) in enumerate(shown):
+        for edge in edges:
             _dots(canvas, edge, ranges, series)
-    letters: dict[tuple[int, int], str] = {}
-    for series, curve in enumerate(curves):
-        line = [(p.x, p.mean) for p in curve]
+    letters: Letters = {}
+    for series, (line, *_) in enumerate(shown):
         draw(canvas, line, *ranges, series)
         _put_letters(letters, canvas, line, ranges, series, len(curves))
-    return canvas, letters
+    return canvas, letters, x_range, y_range
 
 
 def _row(value: float, y_range: Point, pixels: int) -> int:
@@ -57,7 +63,7 @@ def _dots(canvas: Canvas, edge: Sequence[Point], ranges: tuple[Point, Point], se
             canvas.dot(x, _row(column.last, y_range, pixels), series)
 
 
-def _put_letters(letters: dict[tuple[int, int], str], canvas: Canvas, line: Sequence[Point], ranges: tuple[Point, Point],
+def _put_letters(letters: Letters, canvas: Canvas, line: Sequence[Point], ranges: tuple[Point, Point],
                  series: int, total: int) -> None:  # fmt: skip
     """A letter on the line every so many cells, begun at another place for each curve; never on another letter."""
     (x_range, y_range), pixels = ranges, 4 * canvas.height
@@ -75,25 +81,19 @@ def _put_letters(letters: dict[tuple[int, int], str], canvas: Canvas, line: Sequ
             letters[place] = LETTERS[series]
 
 
-def overlay(curves: Sequence[Sequence[BandPoint]], width: int, height: int, unit_of_x: str) -> list[Content]:
-    """The lines to show: values on the left, the range of x below."""
-    drawn = paint(curves, width - AXIS, height - 1)
+def overlay(curves: Sequence[Sequence[BandPoint]], width: int, height: int, unit_of_x: str,
+            look: ChartLook = AS_REPORTED) -> list[Content]:  # fmt: skip
+    """The lines to show: values on the left, the range of x below, the cursor where the look has its mark."""
+    drawn = paint(curves, width - AXIS, height - 1, look)
     if drawn is None:
-        return [Content.styled("nothing to draw yet", "$quiet")]
-    canvas, letters = drawn
-    (x0, x1), (y0, y1) = extent(curves) or ((0.0, 0.0), (0.0, 0.0))
-    lines = []
-    for y in range(canvas.height):
-        value = y1 if y == 0 else y0 if y == canvas.height - 1 else None
-        label = "" if value is None else format.number(value, 3 if len(format.number(value)) < AXIS else 2)
-        lines.append(Content.assemble((label.rjust(AXIS - 1) + "▏", "$quiet"), *_cells(canvas, letters, y)))
-    left, right = f"{unit_of_x} {axis_value(x0, unit_of_x)}", axis_value(x1, unit_of_x)
-    gap = max(1, width - AXIS - len(left) - len(right))
-    below = Content.styled(" " * AXIS + left + " " * gap + right, "$quiet")
-    return [*lines, below.truncate(width, ellipsis=True)]
+        return [Content.styled(nothing([p.mean for curve in curves for p in curve]) or "nothing to draw yet", "$quiet")]
+    canvas, letters, x_range, y_range = drawn
+    rows = [_cells(canvas, letters, y) for y in range(canvas.height)]
+    below = x_axis(x_range, look.mark, width, unit_of_x, lambda x: axis_value(x, unit_of_x))
+    return [*framed(rows, x_range, y_range, look), below]
 
 
-def _cells(canvas: Canvas, letters: dict[tuple[int, int], str], y: int) -> list[tuple[str, str]]:
+def _cells(canvas: Canvas, letters: Letters, y: int) -> list[tuple[str, str]]:
     """One row of the canvas as (text, style), neighbours of one style together."""
     parts: list[tuple[str, str]] = []
     for x, (bits, owner) in enumerate(zip(canvas.dots[y], canvas.owner[y])):
@@ -108,8 +108,11 @@ def _cells(canvas: Canvas, letters: dict[tuple[int, int], str], y: int) -> list[
 
 
 def axis_value(value: float, unit_of_x: str) -> str:
-    """A place on the x axis: steps whole, tokens with a unit, time as a duration."""
+    """A place on the x axis: steps whole, tokens with a unit, time as a duration in two units."""
     if unit_of_x == "time":
+        for size, big, part, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+            if size <= value < 1e9:
+                return f"{int(value // size)} {big} {int(value % size // part):02} {small}"
         return format.age(value)
     if unit_of_x == "tokens":
         for size, unit_name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -124,15 +127,15 @@ class Overlay(Widget):
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self.curves: Sequence[Sequence[BandPoint]] = ()
-        self.by = "step"
+        self.by, self.look = "step", AS_REPORTED
 
-    def show(self, curves: Sequence[Sequence[BandPoint]], by: str) -> None:
-        if curves is not self.curves or by != self.by:
-            self.curves, self.by = curves, by
+    def show(self, curves: Sequence[Sequence[BandPoint]], by: str, look: ChartLook) -> None:
+        if curves is not self.curves or (by, look) != (self.by, self.look):
+            self.curves, self.by, self.look = curves, by, look
             self.refresh()
 
     def render(self) -> Content:
         width, height = self.size
         if width <= AXIS + 4 or height < 2:
             return Content("")
-        return Content("\n").join(overlay(self.curves, width, height, self.by)[:height])
+        return Content("\n").join(overlay(self.curves, width, height, self.by, self.look)[:height])

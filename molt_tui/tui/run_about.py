@@ -69,7 +69,9 @@ def _about_group(group: GroupLine) -> list[Content]:
     figures += [f"{spread.lost} not finite"] if spread is not None and spread.lost else []
     figures += [f"best {format.number(best.reward)} {best.name}"] if best is not None else []
     worst = Content.assemble((f"{group.worst.name}: ", "bold"), fares(group.worst))
-    keys = f"enter unfolds it, x stops all {len(group.runs)}, v compares it"
+    live = sum(run.active for run in group.runs)
+    stops = f"x stops {f'all {live}' if live == len(group.runs) else f'the {live} at work'}, " if live else ""
+    keys = f"enter unfolds it, {stops}v compares it"
     return [Content.assemble((f"{group.name}  ", "bold"), (f"{states}   {', '.join(figures)}", "$quiet")), worst,
             Content.styled(f"  {keys}", "$quiet")]  # fmt: skip
 

@@ -90,8 +90,8 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         return RunView(
             run_id=run.id, name=clean(run.name), facts=facts, verdicts=judge(facts), version=moment.version,
             attempt=moment.attempt, age_s=_said(run, seen, now), at=at, newest_step=_last_step(run, newest),
-            state=clean(run.state), config=facts.config, curves=curves, layers=self._layers(run, newest, at), chosen=metric,
-            events=self._events(run, evals, moment.t), log=self._log(run),
+            state=clean(run.state), job_id=clean(run.job_id) if run.job_id else None, config=facts.config, curves=curves,
+            layers=self._layers(run, newest, at), chosen=metric, events=self._events(run, evals, moment.t), log=self._log(run),
         )  # fmt: skip
 
     def timeline(self, run_id: str) -> Timeline:

@@ -40,6 +40,7 @@ class RunView:
     at: int | None = None
     newest_step: int | None = None
     state: str = ""
+    job_id: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     curves: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     layers: Sequence[Layers] = ()

@@ -76,7 +76,7 @@ async def test_a_finished_run_is_not_asked_to_stop(open_app):
     async with open_app() as driver:
         await driver.press("j", "x")
         assert isinstance(driver.app.screen, RunsScreen)
-        assert driver.notices() == ["sums-dense is completed: nothing to stop"]
+        assert driver.notices() == []
 
 
 async def test_pause_and_resume_follow_the_state(open_app):

@@ -105,8 +105,8 @@ class ClusterScreen(RunControls, MoltScreen):
         return None if job is None else RunLine(job.run, job.name, job.state, job_id=job.job_id)
 
     def _job(self) -> JobRow | None:
-        view, key = self.view, self.jobs.cursor_key
-        return next((job for job in view.jobs if job.run == key), None) if view else None
+        view = self.view
+        return next((job for job in view.jobs if job.run == self.jobs.cursor_key), None) if view else None
 
     def look(self) -> None:
         """A controller that hangs holds up its own thread only, and one question at a time."""
@@ -176,6 +176,7 @@ class ClusterScreen(RunControls, MoltScreen):
             count = f"{job.nodes} nodes" if job.nodes and job.nodes > 1 else "1 node" if job.nodes else ""
             words = "\n".join([f"{job.run}  job {job.job_id or 'not known yet'}  {count}", job.words or job.node_list])
         update(self.query_one("#about", Static), Content.styled(words, "$quiet"))
+        self.offer()
 
     @on(KeyTable.Highlighted)
     def _highlighted(self) -> None:

@@ -47,6 +47,15 @@ class MarkControls(RunControls):
 
         def ask(self, topic: str, work: Callable[[], object]) -> None: ...
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("tag", "note", "delete") and not self.targets():
+            return False
+        return super().check_action(action, parameters)
+
+    def _can(self, action: str) -> bool:
+        """Stopping acts on all that are chosen."""
+        return any(run.active for run in self.targets()) if action == "stop" else super()._can(action)
+
     def _several(self, doing: str) -> list[RunLine]:
         runs = self.targets()
         if not runs:

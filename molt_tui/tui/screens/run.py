@@ -164,7 +164,7 @@ class RunScreen(Scrubbing, RunControls, MoltScreen):
             return None
         facts = view.facts
         return RunLine(view.run_id, view.name, view.state or facts.state, facts.detail, view.newest_step or facts.step,
-                       facts.max_steps, view.version, last_checkpoint=facts.last_checkpoint)  # fmt: skip
+                       facts.max_steps, view.version, job_id=view.job_id, last_checkpoint=facts.last_checkpoint)  # fmt: skip
 
     def look(self) -> None:
         points = 2 * max(80, self.app.size.width)
@@ -172,7 +172,7 @@ class RunScreen(Scrubbing, RunControls, MoltScreen):
         self.ask("run", lambda: source.run(run_id, points, at, metric))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.at is not None if action == "live" else True
+        return self.at is not None if action == "live" else super().check_action(action, parameters)
 
     def answered(self, topic: str, value: Any) -> None:
         if topic == "timeline":
@@ -186,6 +186,7 @@ class RunScreen(Scrubbing, RunControls, MoltScreen):
         for panel in self.query(Panel):
             panel.show(value)
         self.show_head()
+        self.offer()
 
     def failed(self, topic: str, error: str) -> None:
         self.error = error

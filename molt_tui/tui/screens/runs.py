@@ -96,7 +96,9 @@ class RunsScreen(MarkControls, MoltScreen):
 
     @property
     def entry(self) -> Entry | None:
-        """What the cursor is on."""
+        """What the cursor is on; nothing before there is a table."""
+        if not self._shown:
+            return None
         found = self._shown.get(self.query_one(KeyTable).cursor_key or "")
         return found[0] if found else None
 
@@ -245,6 +247,7 @@ class RunsScreen(MarkControls, MoltScreen):
     def _show_selected(self) -> None:
         lines = run_about.about(self.entry, self._look.now)
         update(self.query_one("#selected", Static), Content("\n").join(lines))
+        self.offer()
 
     # Keys
 

@@ -36,12 +36,18 @@ class FieldValue:
 
 @dataclass(frozen=True)
 class Examined:
-    """`plan` is there only when there is no problem. `folder`: where relative file names of the recipe are meant from."""
+    """`sketch`: what valid settings would start, here or elsewhere. `folder`: where relative file names of the recipe are
+    meant from."""
 
     fields: tuple[FieldValue, ...]
     problems: tuple[Problem, ...]
-    plan: launch.Plan | None
+    sketch: launch.Plan | None
     folder: Path
+
+    @property
+    def plan(self) -> launch.Plan | None:
+        """What can be started: there only when there is no problem."""
+        return None if self.problems else self.sketch
 
 
 def examine(home: Home, draft: Draft, parent: Run | None = None) -> Examined:
@@ -71,7 +77,7 @@ def examine(home: Home, draft: Draft, parent: Run | None = None) -> Examined:
         from molt_tui.services.slurm import lacks_engine
 
         problems += dict.fromkeys(problem for run in plan.runs if (problem := lacks_engine(run.config)) is not None)
-    return Examined(tuple(fields), tuple(problems), None if problems else plan, folder)
+    return Examined(tuple(fields), tuple(problems), plan, folder)
 
 
 def _path(draft: Draft, parent: Run | None) -> str:

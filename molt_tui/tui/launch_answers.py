@@ -60,11 +60,12 @@ class LaunchAnswers:
 
     def form(self, draft: Draft) -> Form:
         examined = drafts.examine(self.home, draft, self._parent(draft))
-        plan = examined.plan
+        plan = examined.sketch
         where = "this machine" if draft.on == "local" else "Slurm"
         problems = [*([REFUSAL] if self.read_only else []), *map(clean, examined.problems)]
         return Form(clean(draft.recipe), _fields(draft, examined), tuple(problems),
-                    clean(drafts.command(draft, examined.folder)), len(plan.runs) if plan else 0, where)  # fmt: skip
+                    clean(drafts.command(draft, examined.folder)), len(plan.runs) if plan else 0, where,
+                    plan is not None)  # fmt: skip
 
     def past_runs(self, draft: Draft) -> Sequence[PastRun]:
         found = [_past(run) for run in runs.list_runs(self.store, limit=PAST_RUNS)]
@@ -72,9 +73,9 @@ class LaunchAnswers:
 
     def review(self, draft: Draft, against: str | None) -> Review:
         examined = drafts.examine(self.home, draft, self._parent(draft))
-        if examined.plan is None:
+        plan = examined.sketch
+        if plan is None:
             raise Refused("\n".join(map(str, examined.problems)))
-        plan = examined.plan
         past = self._compared_with(draft, against)
         own = tuple((clean(r.name), clean(" ".join(r.flags))) for r in plan.runs)
         review = Review(clean(drafts.command(draft, examined.folder)), own, clean(plan.group or ""))

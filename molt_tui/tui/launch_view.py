@@ -40,7 +40,8 @@ class FormField:
 
 @dataclass(frozen=True)
 class Form:
-    """The form after resolving a draft; launch is possible when there is no problem. `runs`: how many it would start."""
+    """The form after resolving a draft; launch is possible when there is no problem. `runs`: how many it would start;
+    `reviewable`: the settings are valid, so that it can be shown what they mean, whatever else keeps it from starting."""
 
     recipe: str
     fields: tuple[FormField, ...]
@@ -48,6 +49,7 @@ class Form:
     command: str
     runs: int = 1
     where: str = "this machine"
+    reviewable: bool = True
 
 
 @dataclass(frozen=True)

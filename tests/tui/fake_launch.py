@@ -88,7 +88,7 @@ class FakeLaunch:
         wrong += [] if seeds else [f"run seeds expects a whole number from 1 to 64, got {draft.seeds!r}"]
         command = "molt-tui launch " + draft.recipe + "".join(f" --{k} {v}" for k, v in draft.changes.items())
         where = "this machine" if draft.on == "local" else "Slurm"
-        return Form(draft.recipe, tuple(fields), tuple(wrong), command, runs * seeds if not wrong else 0, where)
+        return Form(draft.recipe, tuple(fields), tuple(wrong), command, runs * seeds if not wrong else 0, where, not wrong)
 
     def past_runs(self, draft: Draft):
         return PAST

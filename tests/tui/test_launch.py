@@ -1,6 +1,7 @@
 """Launching by keyboard: recipe, changed fields, problems, sweeps, where, review, start once, relaunch."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from molt_tui.tui.screens.runs import RunsScreen
 from molt_tui.tui.screens.stacks import StacksScreen
 from molt_tui.tui.widgets.key_table import KeyTable
 from tests.tui.fake_launch import NEW_RUN
-from tests.tui.fake_source import RUNS
+from tests.tui.fake_source import RUNS, FakeSource
 
 OWN_LINES = 5
 
@@ -204,8 +205,55 @@ async def test_a_wrong_value_of_a_sweep_and_seeds_that_are_no_number(open_app):
         await driver.press("u", "escape", "g", *"jjjj", "enter")
         await edit(driver, "many")
         assert "run seeds expects a whole number" in driver.text()
-        await driver.press("v")
-        assert isinstance(driver.app.screen, FormScreen)
+        await driver.press("G", "v")
+        assert isinstance(driver.app.screen, FormScreen) and "✖ no review yet: run seeds expects" in driver.text()
+        assert driver.app.screen.query_one(KeyTable).cursor_key == "seeds"
+
+
+@pytest.mark.parametrize("key", ["v", "ctrl+s"])
+async def test_what_is_wrong_is_one_enter_away(open_app, key):
+    async with open_app() as driver:
+        await driver.press("n", "enter")
+        await find(driver, "adam.lr")
+        await driver.press("enter")
+        await edit(driver, "fast")
+        await driver.press("escape")
+        await find(driver, "seed")
+        await driver.press(key)
+        table = driver.app.screen.query_one(KeyTable)
+        assert isinstance(driver.app.screen, FormScreen) and table.cursor_key == "actor.adam.lr"
+        assert len(table.rows) == OWN_LINES + 8, "the search gave way"
+        word = "no review yet" if key == "v" else "not started"
+        assert f"✖ {word}: --actor.adam.lr: expects number" in driver.text()
+        await driver.press("enter")
+        await edit(driver, "1e-3")
+        assert "no problem" in driver.text()
+
+
+@pytest.mark.parametrize("place", ["local", "slurm"])
+async def test_valid_settings_are_reviewed_though_they_cannot_start_here(open_app, place):
+    async with open_app() as driver:
+        original = driver.source.form
+        wrong = ("no runs_root is set", "--slurm.python: this environment has no engine")
+
+        def form(draft):
+            found = original(draft)
+            fields = tuple(replace(f, problem="no engine") if f.flag == "slurm.nodes" else f for f in found.fields)
+            return replace(found, fields=fields, problems=wrong)
+
+        driver.source.form = form
+        await driver.press("n", "enter", *(["o"] if place == "slurm" else []), "v")
+        assert isinstance(driver.app.screen, ReviewScreen)
+        text = driver.text()
+        assert all(f"✖ {words}" in text for words in wrong) and "2 problems keep it from starting" in text
+        assert "molt-tui launch demo" in text and "Start" not in text.splitlines()[-1]
+        await driver.press("r", "ctrl+s")
+        assert launches(driver) == [] and ("checks",) not in driver.source.calls
+        for words in ("KV cache", "compared with demo", "+#SBATCH", "in no group") if place == "slurm" else ("compared with",):
+            await driver.press("tab")
+            assert words in driver.text()
+        await driver.press("escape")
+        assert driver.app.screen.query_one(KeyTable).cursor_key == "slurm.nodes"
 
 
 async def test_on_slurm_everything_is_shown_before_the_submission(open_app):
@@ -316,7 +364,9 @@ async def test_r_relaunches_the_selected_run(open_app, where):
 
 
 async def test_the_stack_dump_of_a_run(open_app):
-    async with open_app() as driver:
+    source = FakeSource()
+    source.lines = [replace(RUNS[0], job_id="812")]
+    async with open_app(source=source) as driver:
         await driver.press("S")
         await until_on(driver, StacksScreen)
         await driver.wait_for("File optim.py line 3 in step")

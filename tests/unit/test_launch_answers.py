@@ -85,6 +85,10 @@ def test_the_review_on_slurm_has_script_and_memory(source, home, monkeypatch):
     (home.path / "site.toml").write_text('runs_root = "/scratch/r"\n[slurm]\npartition = "gpu"\n')
     monkeypatch.setattr(drafts, "has_slurm", lambda: True)
     draft = Draft("qwen3-4b-math", "slurm", {"slurm.gpu_type": "h100", "slurm.python": "/opt/py"})
+    monkeypatch.setattr(drafts, "has_slurm", lambda: False)
+    form = source.form(draft)
+    assert "sbatch is not on the path" in form.problems[0] and form.reviewable and form.runs == 1
+    assert not source.form(replace(draft, changes={"slurm.nodes": "x"})).reviewable
     review = source.review(draft, None)
     assert "#SBATCH --partition=gpu" in review.script and "#SBATCH --gres=gpu:h100:8" in review.script
     assert any(part == "Adam" for _, part, _, _ in review.memory) and "fits (estimate)" in review.memory_words[0]
@@ -98,6 +102,8 @@ def test_what_cannot_be_launched_is_refused_in_words(source, recipe):
     with pytest.raises(MoltError, match="no run"):
         source.first_draft("", "20000101-000000-gone-0000")
     source.read_only = True
-    assert source.form(Draft(str(recipe))).problems[0].startswith("read-only")
+    form = source.form(Draft(str(recipe)))
+    assert form.problems[0].startswith("read-only") and form.reviewable
+    assert "molt-tui launch" in source.review(Draft(str(recipe)), None).command
     with pytest.raises(Refused, match="read-only"):
         source.launch(Draft(str(recipe)))

@@ -69,7 +69,8 @@ class FormScreen(MoltScreen):
         "w sweeps a field: give values 1e-6,1e-5 (lists: 0.9,0.95|0.9,0.99), or a range 0..0.2 or log:1e-6..1e-4 together"
         " with `run random`. Several swept fields make a grid.\n\n"
         "o changes between this machine and Slurm. v shows the command, the batch script, the memory table and what differs"
-        " from a past run. ctrl+s starts; on Slurm, and for several runs, it shows that first."
+        " from a past run. ctrl+s starts; on Slurm, and for several runs, it shows that first. What keeps it from starting is"
+        " said below, and both keys put the cursor on it."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", id="form.search"),
@@ -212,14 +213,14 @@ class FormScreen(MoltScreen):
             content = Content.styled(words.get(self.key or "", ""), "$quiet")
         update(self.query_one("#about", Static), content)
 
-    def _show_problems(self, form: Form | None = None, *, wanted: bool = False) -> None:
-        """The form's problems, or those of a value that is being typed; `wanted`: they have just kept it from starting."""
+    def _show_problems(self, form: Form | None = None, *, kept: str = "") -> None:
+        """The form's problems, or those of a value that is being typed; `kept`: what they have just kept from happening."""
         form = form or self.form
         if form is None:
             return
         if form.problems:
-            strong = "bold reverse $text-error" if wanted else "$text-error"
-            before = "not started: " if wanted else ""
+            strong = "bold reverse $text-error" if kept else "$text-error"
+            before = f"{kept}: " if kept else ""
             lines = [Content.styled(f"{glyphs.MARK['critical']} {before}{p}", strong) for p in form.problems[:3]]
             if len(form.problems) > 3:
                 lines.append(Content.styled(f"  and {len(form.problems) - 3} more, each on its field", "$text-error"))
@@ -346,24 +347,42 @@ class FormScreen(MoltScreen):
         if self.draft is not None:
             self.change(replace(self.draft, on="local" if self.draft.on == "slurm" else "slurm"))
 
-    def _ready(self) -> bool:
-        if self.form is None or self.form.problems:
-            self._show_problems(wanted=True)
-            return False
-        return self.draft is not None
+    def _to_first_problem(self) -> None:
+        """The cursor on the first line that is wrong, where enter repairs it; the search gives way."""
+        form, draft = self.form, self.draft
+        assert form is not None and draft is not None
+        search = self.query_one("#search", Input)
+        with self.prevent(Input.Changed):
+            search.value, search.display = "", False
+        own = [key for key, (label, _, _) in OWN.items() if any(problem.startswith(label) for problem in form.problems)]
+        wrong = [*own, *(one.flag for one in ordered(form, draft.on, "") if one.problem)]
+        self.fill()
+        if wrong:
+            self.query_one(KeyTable).point_at(wrong[0])
 
     def action_review(self) -> None:
+        """Valid settings are shown whatever keeps them from starting; else the cursor goes to what must be repaired."""
         from molt_tui.tui.screens.review import ReviewScreen
 
-        if self._ready() and self.draft is not None:
-            self.molt.go_to(ReviewScreen(self.draft))
+        form, draft = self.form, self.draft
+        if form is None or draft is None:
+            return
+        if form.problems:
+            self._to_first_problem()
+        if form.reviewable:
+            self.molt.go_to(ReviewScreen(draft, form.problems))
+        else:
+            self._show_problems(kept="no review yet")
 
     def action_start(self) -> None:
         """A single local run starts at once; anything else is shown first."""
-        if self.starting or not self._ready():
-            return
         draft, form, source = self.draft, self.form, self.molt.source
-        assert draft is not None and form is not None
+        if self.starting or draft is None or form is None:
+            return
+        if form.problems:
+            self._to_first_problem()
+            self._show_problems(kept="not started")
+            return
         if draft.on == "slurm" or form.runs > 1:
             self.action_review()
             return

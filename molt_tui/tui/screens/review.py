@@ -19,7 +19,7 @@ from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import Checks, PastRun, Review, Started
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import Dialog
-from molt_tui.tui.screens.review_pages import LOCAL_PAGES, PAGES, SLURM_PAGES, Looked
+from molt_tui.tui.screens.review_pages import PAGES, Looked, pages_of
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
@@ -56,7 +56,7 @@ class ReviewScreen(MoltScreen):
     TITLE = "Review"
     PART = True
     HELP = (
-        "Everything that this launch would do. Nothing has been made yet.\n\n"
+        "Everything that this launch would do, and what keeps it from starting. Nothing has been made yet.\n\n"
         "tab walks the pages. d chooses the past run to compare with. t shows the batch script whole or as a diff."
         " r asks Slurm again. ctrl+s starts or submits, once: a receipt is written before, and a second press does nothing."
     )
@@ -73,10 +73,11 @@ class ReviewScreen(MoltScreen):
         Binding("escape,backspace", "back", "Back", id="review.back"),
     ]
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, problems: Sequence[str] = ()) -> None:
+        """`problems`: what keeps it from starting; it is shown all the same."""
         super().__init__()
-        self.draft = draft
-        self.pages = SLURM_PAGES if draft.on == "slurm" else LOCAL_PAGES
+        self.draft, self.problems = draft, problems
+        self.pages = pages_of(draft.on == "slurm", bool(problems))
         self.page = self.pages[0]
         self.review: Review | None = None
         self.checks: Checks | None = None
@@ -100,7 +101,7 @@ class ReviewScreen(MoltScreen):
 
     def action_look(self) -> None:
         self._ask_review()
-        if self.draft.on == "slurm" and not self.busy:
+        if self.draft.on == "slurm" and not self.busy and not self.problems:
             self.busy, self.error, self.checks = "checking", "", None
             source, draft = self.molt.source, self.draft
             self.molt.background.act(self, "checks", lambda: source.checks(draft))
@@ -144,7 +145,7 @@ class ReviewScreen(MoltScreen):
             tabs += [(f" {page} ", "bold reverse" if page == self.page else "$quiet"), " "]
         update(self.query_one("#pages", Static), Content.assemble(*tabs))
         width = max(40, self.app.size.width - 2)
-        body = PAGES[self.page](Looked(self.review, self.checks, self.whole, width)) if self.review else []
+        body = PAGES[self.page](Looked(self.review, self.checks, self.whole, width, self.problems)) if self.review else []
         update(self.query_one("#body", Static), Content("\n").join(body))
         update(self.query_one("#problems", Static), self._status())
 
@@ -162,6 +163,11 @@ class ReviewScreen(MoltScreen):
             return Content.styled("asking Slurm about partition, limits, account and start ...", "$text-accent")
         if self.review is None:
             return Content.styled("putting it together ...", "$text-accent")
+        if self.problems:
+            count = f"{len(self.problems)} problems keep" if len(self.problems) > 1 else "a problem keeps"
+            return Content.styled(
+                f"{glyphs.MARK['critical']} {count} it from starting: esc goes back to repair", "bold $text-error"
+            )
         count = len(self.review.runs)
         verb = "submits" if self.draft.on == "slurm" else "starts"
         if self.checks is not None and self.checks.refused:
@@ -171,6 +177,9 @@ class ReviewScreen(MoltScreen):
         start = f"{self.checks.start}; " if self.checks and self.checks.start else ""
         it = f"{count} runs" if count > 1 else "it"
         return Content.styled(f"{glyphs.MARK['good']} {start}ctrl+s {verb} {it}", "$text-success")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not self.problems if action == "start" else True
 
     def action_page(self, by: int) -> None:
         self.page = self.pages[(self.pages.index(self.page) + by) % len(self.pages)]

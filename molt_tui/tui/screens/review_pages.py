@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
@@ -16,12 +16,19 @@ DIFF_STYLE = {"+": "$text-success", "-": "$text-error", "@": "$text-accent"}
 
 @dataclass(frozen=True)
 class Looked:
-    """What a page is made from. `checks` is None until Slurm answered; `whole`: the script itself, not its diff."""
+    """What a page is made from. `checks` is None until Slurm answered; `whole`: the script itself, not its diff; `problems`:
+    what keeps it from starting."""
 
     review: Review
     checks: Checks | None
     whole: bool
     width: int
+    problems: Sequence[str] = ()
+
+
+def problems_page(look: Looked) -> list[Content]:
+    head = Content.styled("nothing can be started before this is repaired; esc goes back to it", "$quiet")
+    return [head, *(Content.styled(f"{glyphs.MARK['critical']} {words}", "$text-error") for words in look.problems)]
 
 
 def checks_page(look: Looked) -> list[Content]:
@@ -84,7 +91,12 @@ def runs_page(look: Looked) -> list[Content]:
 
 
 PAGES: dict[str, Callable[[Looked], list[Content]]] = {
-    "Checks": checks_page, "Memory": memory_page, "Changes": changes_page, "Script": script_page, "Runs": runs_page,
+    "Problems": problems_page, "Checks": checks_page, "Memory": memory_page, "Changes": changes_page, "Script": script_page,
+    "Runs": runs_page,
 }  # fmt: skip
-SLURM_PAGES = tuple(PAGES)
-LOCAL_PAGES = ("Changes", "Runs")
+
+
+def pages_of(on_slurm: bool, problems: bool) -> tuple[str, ...]:
+    """The pages there are; Slurm is asked only about what could be submitted."""
+    own = ("Memory", "Changes", "Script", "Runs") if on_slurm else ("Changes", "Runs")
+    return ("Problems", *own) if problems else ("Checks", *own) if on_slurm else own

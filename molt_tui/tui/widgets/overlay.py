@@ -86,7 +86,8 @@ def overlay(curves: Sequence[Sequence[BandPoint]], width: int, height: int, unit
     """The lines to show: values on the left, the range of x below, the cursor where the look has its mark."""
     drawn = paint(curves, width - AXIS, height - 1, look)
     if drawn is None:
-        return [Content.styled(nothing([p.mean for curve in curves for p in curve]) or "nothing to draw yet", "$quiet")]
+        words = nothing([p.mean for curve in curves for p in curve]) or "nothing to draw yet"
+        return [Content.styled(words, "$quiet").truncate(width, ellipsis=True)]
     canvas, letters, x_range, y_range = drawn
     rows = [_cells(canvas, letters, y) for y in range(canvas.height)]
     below = x_axis(x_range, look.mark, width, unit_of_x, lambda x: axis_value(x, unit_of_x))

@@ -166,7 +166,7 @@ def streams(draw):
 @settings(max_examples=100, deadline=None)
 def test_the_cursor_resumes_the_unbroken_order_at_any_point(make, data):
     order = [p.prompt_id for p in take_all(make())]
-    assert len(order) == len(set(order)) == sum(len(s.rows) for s in make().sources) * make().epochs, "every prompt once per epoch"
+    assert len(order) == len(set(order)) == sum(len(s.rows) for s in make().sources) * make().epochs, "each prompt once per epoch"
     cut = data.draw(st.integers(0, len(order)))
     first = make()
     for _ in range(cut):

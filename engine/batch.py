@@ -214,8 +214,8 @@ def prepare(taken: Batch, max_staleness: int, config: Config) -> PreparedBatch:
         rollouts=[row.rollout_index for row in rows],
         prompts=[rollout_groups[row.rollout_index] for row in rows],
         rollouts_per_step=config.train.batch_size or max(len(rollouts), 1),
-        ranks=config.trainer_ranks,
-        budget=config.train.max_tokens_per_gpu,
+        ranks=config.data_ranks,
+        budget=config.train.max_tokens_per_gpu * config.fsdp.cp_size,
         packed=config.fsdp.packing_samples,
     )
     order = TrainOrder(taken.version, max_staleness, samples, steps)

@@ -1,7 +1,8 @@
 """Rules about parallel sizes, placement and the Slurm allocation. Pure; validate.py runs them with the others."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from engine.config import Config
 
@@ -14,27 +15,39 @@ MEMORY = re.compile(r"\d+[KMGT]?B?", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|\w*KEY)$", re.IGNORECASE)
 
-NOT_BUILT = {
-    "tp_size": "no matrix is split inside the trainer: FSDP2 splits the weights over all ranks, ep_size the experts; use 1",
-    "cp_size": "no sequence is split inside the trainer; use 1, with actor.gradient_checkpoint full for long ones",
-}
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 Rules = Iterator[tuple[object, str, str]]  # (broken, flag, message)
 
 
 def trainer_rules(c: Config) -> Rules:
     fsdp, ranks, cpu = c.fsdp, c.trainer_ranks, c.placement.device == "cpu"
-    for name, reason in NOT_BUILT.items():
-        yield getattr(fsdp, name) > 1, f"fsdp.{name}", reason
+    tp, cp, given = fsdp.tp_size, fsdp.cp_size, f"{c.actor.num_nodes} x {c.actor.num_gpus_per_node} trainer ranks"
     for name, harmless in (("ep_size", 1), ("offload", "none"), ("attn_implementation", "sdpa")):
         value = getattr(fsdp, name)
         yield cpu and value != harmless, f"fsdp.{name}", f"{value} needs CUDA; use {harmless} with --placement.device cpu"
-    yield (ranks % fsdp.ep_size, "fsdp.ep_size",
-           f"{fsdp.ep_size} does not divide {c.actor.num_nodes} x {c.actor.num_gpus_per_node} trainer ranks "
-           "(actor.num_nodes x num_gpus_per_node)")  # fmt: skip
-    packs, flag = fsdp.packing_samples, "fsdp.packing_samples"
+    for flag, size, words in (("fsdp.ep_size", fsdp.ep_size, ""), ("fsdp.tp_size", tp * cp, " (tp_size x cp_size)")):
+        yield ranks % size, flag, f"{size}{words} does not divide {given} (actor.num_nodes x num_gpus_per_node)"
+    yield tp > 1 and fsdp.ep_size > 1, "fsdp.tp_size", "ranks that share experts split no matrix; use 1"
+    packs, flag, gae = fsdp.packing_samples, "fsdp.packing_samples", c.algo.advantage.estimator == "gae"
+    yield cp > 1 and gae, "fsdp.cp_size", "splits packed rows, and the critic of gae reads padded ones; use 1"
+    yield cp > 1 and not packs and not gae, "fsdp.cp_size", "splits packed rows alone; add --fsdp.packing_samples"
     yield (packs and fsdp.attn_implementation != "sdpa", flag,
            "packed rows have an attention of their own; use --fsdp.attn_implementation sdpa")  # fmt: skip
-    yield packs and c.algo.advantage.estimator == "gae", flag, "the critic of gae reads padded rows; leave it off"
+    yield packs and gae, flag, "the critic of gae reads padded rows; leave it off"
+
+
+def split_faults(model: Mapping[str, Any], tp: int, cp: int) -> Iterator[tuple[str, str]]:
+    """(flag, reason) wherever a model with these settings (config.json) cannot be split; what they lack is not judged."""
+    if tp > 1 and any(model.get(key) for key in EXPERT_KEYS):
+        yield "fsdp.tp_size", "splits dense models alone; use 1, and --fsdp.ep_size for the experts of this one"
+        return
+    sizes = [(name, model.get(name)) for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size")]
+    for name, size in sizes:
+        if isinstance(size, int) and size % tp:
+            yield "fsdp.tp_size", f"{tp} does not divide the model's {name} ({size}); use one that does"
+    heads = sizes[0][1]
+    if isinstance(heads, int) and not heads % tp and heads // tp % cp:
+        yield "fsdp.cp_size", f"{cp} does not divide the {heads // tp} attention heads of a rank; use one that does"
 
 
 def placement_rules(c: Config) -> Rules:

@@ -71,8 +71,8 @@ class RefConfig(Section):
 
 class FsdpConfig(Section):
     param_dtype: Literal["fp32", "bf16"] = option("bf16", "compute type of the trainer; masters stay fp32")
-    tp_size: PositiveInt = option(1, "ranks that split every matrix of the trainer (CUDA)")
-    cp_size: PositiveInt = option(1, "ranks that split every sequence (CUDA)")
+    tp_size: PositiveInt = option(1, "ranks that split every matrix of a dense model in the trainer")
+    cp_size: PositiveInt = option(1, "ranks that split every row of the trainer; needs packing_samples")
     ep_size: PositiveInt = option(1, "ranks that share the experts of a MoE model (CUDA)")
     attn_implementation: Literal["sdpa", "eager", "te"] = option(
         "sdpa", "attention; te: Transformer Engine, where AutoModel has it (CUDA)"
@@ -171,7 +171,7 @@ class RolloutConfig(Section):
 class TrainConfig(Section):
     agent_path: str = option("", "Python file that exports AgentRunner (relative to the recipe)")
     batch_size: PositiveInt | None = option(None, "rollouts per optimizer step; empty: the whole batch")
-    max_tokens_per_gpu: PositiveInt = option(16192, "token budget of one micro-batch, padding included")
+    max_tokens_per_gpu: PositiveInt = option(16192, "token budget of one micro-batch on a rank, padding included")
     logprob_chunk_tokens: PositiveInt = option(2048, "rows of the vocabulary projection held at once")
     num_episodes: PositiveInt = option(1, "passes over the prompts")
     max_steps: PositiveInt | None = option(None, "stop after this many steps; empty: when the prompts are used up")
@@ -303,6 +303,11 @@ class Config(Section):
     @property
     def trainer_ranks(self) -> int:
         return self.actor.num_nodes * self.actor.num_gpus_per_node
+
+    @property
+    def data_ranks(self) -> int:
+        """Shares into which the samples of a batch are spread: those who split matrices or sequences work on one together."""
+        return self.trainer_ranks // (self.fsdp.tp_size * self.fsdp.cp_size)
 
 
 LIVE_KNOBS: dict[str, str] = {

@@ -10,9 +10,10 @@ import os
 import re
 from collections.abc import Callable
 from symtable import symtable
+from typing import Any
 
 from engine.algo.names import GROUP_ESTIMATORS, PRESETS, TOKEN_REWARD_ESTIMATORS, forbidden_correction, forbidden_loss
-from engine.cluster_rules import CLUSTER_RULES, Rules
+from engine.cluster_rules import CLUSTER_RULES, EXPERT_KEYS, Rules, split_faults
 from engine.config import Config
 from engine.datasets import GYM_PREFIX, dataset_files
 from engine.flags import Problem, suggest
@@ -21,7 +22,6 @@ from engine.wire import read_record
 TINY_MODELS = ("tiny:qwen3", "tiny:qwen3_moe")
 MAX_STALENESS = 64
 STAR_IMPORT = re.compile(rb"^\s*from\s.*\bimport\s*\*", re.MULTILINE)
-EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def validate(config: Config) -> list[Problem]:
@@ -39,6 +39,8 @@ def model_rules(c: Config) -> Rules:
            f"{c.tiny.top_k} experts per token, but there are only {c.tiny.num_experts} (tiny.num_experts)")  # fmt: skip
     yield c.tiny.warmup_steps and not tiny, "tiny.warmup_steps", "only a tiny: model is warmed up; use 0"
     dense, replays = is_dense(name), c.train.routing_replay
+    for where, fault in split_faults(_settings(name) or {}, c.fsdp.tp_size, c.fsdp.cp_size):
+        yield True, where, fault
     yield replays and dense, "train.routing_replay", f"{name} has no experts whose choice could be replayed; leave it off"
     yield (c.actor.freeze_moe_router and dense, "actor.freeze_moe_router",
            f"{name} has no router that could be frozen; leave it off")  # fmt: skip
@@ -52,15 +54,21 @@ def _no_model_directory(name: str) -> bool:
 
 
 def is_dense(model: str) -> bool:
-    """True when the model is known to have no experts; a hub name tells nothing."""
+    """True when the model is known to have no experts."""
+    settings = _settings(model)
+    return settings is not None and not any(settings.get(key) for key in EXPERT_KEYS)
+
+
+def _settings(model: str) -> dict[str, Any] | None:
+    """What is known of the model, in the words of its config.json; a hub name tells nothing."""
     if model.startswith("tiny:"):
-        return model == "tiny:qwen3"
+        return {"num_experts": int(model != "tiny:qwen3")}
     try:
         settings = json.loads(read_record(f"{os.path.expanduser(model)}/config.json"))
         settings = settings.get("text_config", settings)
     except (OSError, ValueError, AttributeError, RecursionError):
-        return False
-    return isinstance(settings, dict) and not any(settings.get(key) for key in EXPERT_KEYS)
+        return None
+    return settings if isinstance(settings, dict) else None
 
 
 def prompt_rules(c: Config) -> Rules:
@@ -181,7 +189,7 @@ def kl_rules(c: Config) -> Rules:
 
 
 def size_rules(c: Config) -> Rules:
-    size, whole, ranks, samples = c.train.batch_size, c.rollouts_per_batch, c.trainer_ranks, c.rollout.n_samples_per_prompt
+    size, whole, ranks, samples = c.train.batch_size, c.rollouts_per_batch, c.data_ranks, c.rollout.n_samples_per_prompt
     flag, limit, most = "train.batch_size", c.data.max_len, c.train.max_tokens_per_gpu
     yield (ranks > whole, "rollout.batch_size",
            f"a batch of {whole} rollouts cannot feed {ranks} trainer ranks; raise it or "
@@ -197,7 +205,11 @@ def size_rules(c: Config) -> Rules:
     for where, tokens in (("rollout", c.rollout.max_new_tokens), ("eval", c.eval.max_new_tokens)):
         yield (tokens is not None and tokens >= limit, f"{where}.max_new_tokens",
                f"{tokens} leaves no room for a prompt in data.max_len {limit}")  # fmt: skip
-    yield most < limit, "train.max_tokens_per_gpu", f"{most} is less than one rollout may have (data.max_len {limit})"
+    yield (
+        most * c.fsdp.cp_size < limit,
+        "train.max_tokens_per_gpu",
+        f"{most} is less than one rollout may have (data.max_len {limit})",
+    )
     budget = c.vllm.max_num_batched_tokens
     yield (c.vllm.enable_chunked_prefill is False and budget is not None and budget < limit, "vllm.max_num_batched_tokens",
            f"{budget} is less than one prompt may have (data.max_len {limit}); raise it or use "

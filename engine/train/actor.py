@@ -16,7 +16,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from engine.algo.correction import CorrectionRule
 from engine.algo.kl import adapted_coef, kl_estimate
@@ -34,8 +33,10 @@ from engine.train.checkpoint import Trained, load_checkpoint, save_checkpoint
 from engine.train.collate import Get, MicroBatch, RoutingShape
 from engine.train.critic import Critic
 from engine.train.device import ModelFlops, Moment, explained, peak_flops
+from engine.train.layout import Layout
 from engine.train.model import ModelOptions, PolicyModel, load_causal_lm, shard_policy
 from engine.train.optimizer import build_adamw, learning_rate_scale, set_learning_rate, update
+from engine.train.packing import Packing
 from engine.train.plan import Measured, TraceTensors, TrainerSpec, TrainOrder, TrainReport
 from engine.train.replay import RoutingReplay
 from engine.train.weights import gathered_weights, save_hf, weight_shapes
@@ -116,16 +117,17 @@ class Trainer:
         self._use_machine(spec)
         self.device = torch.device(spec.device)
         _join_ranks(spec)
-        mesh = init_device_mesh(self.device.type, (spec.world,), mesh_dim_names=("dp",))
+        self.layout = layout = Layout.of(self.device.type, self.config.fsdp)
+        self.split = layout.cp if self.config.fsdp.packing_samples else None
         options = ModelOptions.of(self.config, spec.device)
-        causal_lm = load_causal_lm(spec.model_path, mesh, options)
+        causal_lm = load_causal_lm(spec.model_path, layout, options)
         self.model_config = causal_lm.config
         parameters = sum(p.numel() for p in causal_lm.parameters())
-        self.policy = shard_policy(causal_lm, mesh, options)
+        self.policy = shard_policy(causal_lm, layout, options)
         self.routing_shape = self._attach_routing()
-        self.reference = self._load_reference(mesh, options)
+        self.reference = self._load_reference(options)
         self.kl = KlControl.of(self.config)
-        self.critic = self._load_critic(mesh, options)
+        self.critic = self._load_critic(options)
         self.optimizer = build_adamw(self.policy.parameters(), self.config.actor.adam, options.offload == "optimizer")
         self.step = 0
         self.live: dict[str, Any] = {}
@@ -137,27 +139,27 @@ class Trainer:
             "moe_layers": self.routing_shape.layer_ids if self.routing_shape else [],
         }
 
-    def _load_reference(self, mesh: DeviceMesh, options: ModelOptions) -> PolicyModel | None:
+    def _load_reference(self, options: ModelOptions) -> PolicyModel | None:
         """The frozen reference or teacher; its routers follow the sampler too, where they have the policy's shape."""
         if self.spec.reference_path is None:
             return None
         options = replace(options, gradient_checkpoint="none")
-        causal_lm = load_causal_lm(self.spec.reference_path, mesh, options).requires_grad_(False).eval()
+        causal_lm = load_causal_lm(self.spec.reference_path, self.layout, options).requires_grad_(False).eval()
         reference, policy = causal_lm.config.vocab_size, self.model_config.vocab_size
         if reference != policy:
             raise ValueError(f"ref.model_name_or_path has {reference} token ids, the policy {policy}: use a model with the same "
                              "tokenizer")  # fmt: skip
-        model = shard_policy(causal_lm, mesh, options)
+        model = shard_policy(causal_lm, self.layout, options)
         layers = moe_layers(causal_lm)
         if layers and collate.routing_shape(layers) == self.routing_shape:
             model.routing = RoutingReplay(layers, self.config.train.routing_replay)
         return model
 
-    def _load_critic(self, mesh: DeviceMesh, options: ModelOptions) -> Critic | None:
+    def _load_critic(self, options: ModelOptions) -> Critic | None:
         config = self.config
         if config.algo.advantage.estimator != "gae":
             return None
-        return Critic(self.spec.model_path, mesh, options, config.critic, config.train.routing_replay)
+        return Critic(self.spec.model_path, self.layout, options, config.critic, config.train.routing_replay)
 
     def _use_machine(self, spec: TrainerSpec) -> None:
         if spec.cores:
@@ -185,7 +187,7 @@ class Trainer:
 
     @explained("measure")
     def measure(self, order: TrainOrder) -> dict[int, Measured]:
-        """Token rewards and values of this rank's samples, for `batch.set_advantages`.
+        """Token rewards and values of this rank's samples, for `batch.set_advantages`; of one rank of those that share them.
 
         All ranks call it with the same order, before `train`.
         """
@@ -200,7 +202,7 @@ class Trainer:
                     for tensor_BT in (rewards_BT, values_BT)
                 ]
                 found[sample] = Measured(*parts)
-        return found
+        return found if self.layout.leads else {}
 
     def _token_rewards(self, batch: MicroBatch) -> torch.Tensor:
         """-coefficient * KL to the reference, (B, T) at the sampled tokens."""
@@ -231,12 +233,12 @@ class Trainer:
         with state.timed("forward_backward"):
             old = self._old_logprobs([steps[i] for i in active])
         for k, i in enumerate(active):
-            settings = passes.PassSettings(self._policy_settings(), order.optimizer_steps[i], self.spec.world)
+            settings = passes.PassSettings(self._policy_settings(), order.optimizer_steps[i], self.layout.layers.size())
             self._optimizer_step(steps[i], old[k], settings, order, state)
         self.step += 1
         if self.device.type == "cuda":
             state.sums["memory/peak_max"] = torch.tensor(torch.cuda.max_memory_allocated(), dtype=torch.float64)
-        sums = passes.reduce_sums(state.sums, self.device)
+        sums = passes.reduce_sums(state.sums, self.device, self.layout.copies)
         seconds, grad_norms = state.seconds(), [float(norm) for norm in state.grad_norms]
         metrics = passes.finish_metrics(sums) | {"optim/skipped": float(not np.isfinite(grad_norms).any())}
         metrics |= self._efficiency(order, sums, seconds["forward_backward"])
@@ -245,7 +247,7 @@ class Trainer:
             metrics |= {"optim/grad_norm": float(np.mean(grad_norms)), "optim/lr": lr}
         if state.critic_grad_norms:
             metrics["optim/critic_grad_norm"] = float(torch.stack(state.critic_grad_norms).mean())
-        return TrainReport(metrics, seconds, stepped=bool(active), traces=state.traces)
+        return TrainReport(metrics, seconds, stepped=bool(active), traces=state.traces if self.layout.leads else [])
 
     def _efficiency(self, order: TrainOrder, sums: Sums, seconds: float) -> dict[str, float]:
         """perf/* of the trainer; absent where the device is not known."""
@@ -258,20 +260,19 @@ class Trainer:
         return found
 
     def _load(self, order: TrainOrder) -> list[list[MicroBatch]]:
-        rank, get = self.spec.rank, self._get or _ray_get
-        border, packed = self.config.train.routing_replay_border, self.config.fsdp.packing_samples
+        rank, get = self.layout.data_rank, self._get or _ray_get
         segments = collate.resolve_segments(order, collate.samples_of(order, rank), get, self.model_config.vocab_size)
         make = partial(collate.collate, segments=segments, order=order, routing=self.routing_shape, device=self.device,
-                       border=border, packed=packed)  # fmt: skip
+                       border=self.config.train.routing_replay_border, split=self.split)  # fmt: skip
         return [[make(samples) for samples in step.micro_batches[rank]] for step in order.optimizer_steps]
 
     def _check_tokens(self, order: TrainOrder, steps: list[list[MicroBatch]]) -> None:
         """The denominators come from the order; they must be what the ranks will really train."""
         counted = torch.tensor([sum(len(b.staleness) for b in step) for step in steps], device=self.device)
         dist.all_reduce(counted)
-        ordered = [step.tokens for step in order.optimizer_steps]
-        if counted.tolist() != ordered:
-            raise InvariantError(f"the order counts {ordered} tokens to train, the records have {counted.tolist()}")
+        ordered, found = [step.tokens for step in order.optimizer_steps], (counted // self.layout.copies).tolist()
+        if found != ordered:
+            raise InvariantError(f"the order counts {ordered} tokens to train, the records have {found}")
 
     def _old_logprobs(self, steps: list[list[MicroBatch]]) -> list[list[torch.Tensor | None]]:
         """The policy before the batch; None where the training pass itself computes it: with a single optimizer step."""
@@ -295,7 +296,7 @@ class Trainer:
                     reference_BT = passes.replayed_logprobs(self.reference, batch, batch.mask_BT)
                 if self.critic:
                     counts = settings.denominators(batch)
-                    state.sums = add_sums(state.sums, self.critic.train_pass(batch, order, counts, self.spec.world, last))
+                    state.sums = add_sums(state.sums, self.critic.train_pass(batch, order, counts, settings.ranks, last))
                 sums, traces = passes.train_pass(self.policy, batch, old_BT, settings, rows, reference_BT)
                 state.sums = add_sums(state.sums, sums)
                 state.traces += traces
@@ -333,7 +334,10 @@ class Trainer:
         scores: dict[int, np.ndarray] = {}
         for rows in form_micro_batches(range(len(sequences)), [len(s) for s in sequences], self.config.train.max_tokens_per_gpu):
             ids_BT, wanted_BT = collate.pad_sequences([sequences[r] for r in rows], self.device)
-            logprobs_BT = passes.logprob_pass(self.policy, ids_BT, wanted_BT).cpu().numpy()
+            packing = None
+            if self.split is not None:
+                packing = Packing.of([len(sequences[r]) for r in rows], ids_BT.shape[1], self.device, self.split)
+            logprobs_BT = passes.logprob_pass(self.policy, ids_BT, wanted_BT, packing=packing).cpu().numpy()
             scores |= {r: logprobs_BT[i, 1 : len(sequences[r])] for i, r in enumerate(rows)}
         return [scores[r] for r in range(len(sequences))]
 

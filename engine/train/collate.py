@@ -9,7 +9,7 @@ import torch
 
 from engine.compat import MoeLayer
 from engine.records import InvariantError, Rollout, Segment, check_segment
-from engine.train.packing import Packing
+from engine.train.packing import Packing, SequenceSplit
 from engine.train.plan import TrainOrder
 from engine.train.replay import RoutingTargets
 
@@ -35,11 +35,11 @@ class MicroBatch:
     """B right-padded segments of at most T tokens, aligned to tokens: entry t belongs to token t.
 
     mask_BT       tokens to train: sampled and not over age; sampled_BT: those over age too
-    trained_N     indices of mask_BT[:, 1:], flattened
+    trained_N     indices of mask_BT[:, 1:], flattened, of those of this rank
     temperatures_BT  temperature that sampled each of them
     staleness     int64 (trained tokens,): trainer version minus sampling version
     masked_tokens sampled tokens that are over age
-    routing       ids at the inputs of the forward pass, columns 0 .. T-2, or the packed ones; None for dense models
+    routing       ids at the inputs of the forward pass, columns 0 .. T-2, or this rank's packed ones; None for dense models
     """
 
     samples: list[int]
@@ -79,9 +79,12 @@ def _key(payload: Any) -> Any:
 
 def collate(
     samples: list[int], segments: dict[int, Segment], order: TrainOrder, routing: RoutingShape | None, device: torch.device,
-    border: str = "both", packed: bool = False,
+    border: str = "both", split: SequenceSplit | None = None,
 ) -> MicroBatch:  # fmt: skip
-    """Pad the segments of one micro-batch; without samples it is one row of two padding tokens that trains nothing."""
+    """Pad the segments of one micro-batch; without samples it is one row of two padding tokens that trains nothing.
+
+    split  who else works on the packed row; None: rows are not packed
+    """
     lengths = [len(segments[s]) for s in samples]
     rows, width = max(len(samples), 1), max([*lengths, 2])
     parts = [segments[s] for s in samples]
@@ -101,14 +104,15 @@ def collate(
     age = order.version - padded([p.versions for p in parts], np.int64)
     mask = sampled & (age <= order.max_staleness)
     targets = routing_targets(parts, rows, width, routing, device, border) if routing else None
-    trained_N = np.flatnonzero(mask[:, 1:])
+    packing = None if split is None else Packing.of(lengths or [2], width, device, split)
+    span = slice(0, mask.size) if packing is None else packing.span
+    trained_N = np.flatnonzero(mask[:, 1:].ravel()[span]) + span.start
     arrays = (ids, mask, trained_N, sampled, logprobs, advantages, temperatures)
     on_device = [torch.from_numpy(array).to(device, non_blocking=True) for array in arrays]
     if (temperatures[mask] <= 0).any():
         raise InvariantError("a token that was sampled greedily cannot be trained: it has no distribution")
-    packing = Packing.of(lengths or [2], width, device) if packed else None
     if targets and packing:
-        targets = RoutingTargets(targets.ids_NLk[packing.kept_N], targets.counted_N[packing.kept_N])
+        targets = RoutingTargets(packing.pack(targets.ids_NLk, -1), packing.pack(targets.counted_N))
     return MicroBatch(samples, lengths, *on_device, age[mask], int(sampled.sum() - mask.sum()), targets, packing)
 
 

@@ -5,13 +5,13 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from engine.algo.loss import Denominators, value_loss
 from engine.algo.sums import Sums
 from engine.compat import moe_layers
 from engine.config import CriticConfig
 from engine.train.collate import MicroBatch
+from engine.train.layout import Layout
 from engine.train.model import ModelOptions, backbone, hidden_states, load_causal_lm, shard_root
 from engine.train.optimizer import build_adamw, set_learning_rate, update
 from engine.train.plan import TrainOrder
@@ -35,12 +35,12 @@ class ValueModel(nn.Module):
 class Critic:
     """Starts from the policy's weights. With `replay` its routers follow the sampler's choice like the policy's."""
 
-    def __init__(self, path: str, mesh: DeviceMesh, options: ModelOptions, config: CriticConfig, replay: bool) -> None:
-        causal_lm = load_causal_lm(path, mesh, options)
+    def __init__(self, path: str, layout: Layout, options: ModelOptions, config: CriticConfig, replay: bool) -> None:
+        causal_lm = load_causal_lm(path, layout, options)
         layers = moe_layers(causal_lm)
         self._routing = RoutingReplay(layers, replay) if layers else None
         self.model = ValueModel(backbone(causal_lm), causal_lm.config.hidden_size)
-        shard_root(self.model, causal_lm, mesh, options)
+        shard_root(self.model, causal_lm, layout, options)
         self.optimizer = build_adamw(self.model.parameters(), config.adam, options.offload == "optimizer")
         self._config = config
 
@@ -52,7 +52,7 @@ class Critic:
         self.model.reshard()
         return values_BT
 
-    def train_pass(self, batch: MicroBatch, order: TrainOrder, counts: Denominators, world: int, last: bool) -> Sums:
+    def train_pass(self, batch: MicroBatch, order: TrainOrder, counts: Denominators, ranks: int, last: bool) -> Sums:
         """Forward and backward of one micro-batch against the order's returns; `last` of its optimizer step."""
         self.model.set_requires_gradient_sync(last)
         old_BT = _aligned(batch, [order.samples[s].values for s in batch.samples])
@@ -60,7 +60,7 @@ class Critic:
         with self._replayed(batch):
             values_BT = self.model(batch.input_ids_BT)
             loss, sums = value_loss(values_BT, old_BT, returns_BT, batch.mask_BT, self._config.value_clip, counts)
-            (loss * world).backward()
+            (loss * ranks).backward()
         return sums
 
     def step(self, max_norm: float, lr_scale: float) -> float:

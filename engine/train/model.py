@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from engine.compat import moe_layers
 from engine.compat_automodel import automodel_causal_lm, automodel_has_class
 from engine.config import Config
+from engine.train.layout import Layout, check_splits, split_matrices
 from engine.train.packing import Packing, use_packed_attention
 from engine.train.replay import RoutingReplay
 
@@ -83,19 +84,21 @@ class PolicyModel(nn.Module):
         wanted_BT  bool, tokens whose log-prob is needed; the projection runs for these alone. Column 0 must be False
         temperatures_BT  divide the logits of each token before log_softmax; None: 1
         packing  compute the backbone on these inputs alone, in one row; for a model made with `packed`
-        wanted_N  the indices of wanted_BT[:, 1:], flattened; where they are not known the device is waited for
+        wanted_N  the indices of wanted_BT[:, 1:], flattened, in this rank's span of the packing; where they are not known
+                  the device is waited for
         """
         inputs_BT = input_ids_BT[:, :-1]
         if self._attention is not None:
             self._attention.packing = packing
+        span = packing.span if packing else slice(0, inputs_BT.numel())
         if packing is None:
             hidden_ND = hidden_states(backbone(self.lm), inputs_BT).flatten(0, 1)
         else:
-            packed_1N = inputs_BT.flatten()[packing.kept_N][None]
-            packed_1ND = hidden_states(backbone(self.lm), packed_1N, position_ids=packing.positions_1N)
-            hidden_ND = packing.unpack(packed_1ND[0], inputs_BT.numel())
+            packed_1M = packing.pack(inputs_BT.flatten())[None]
+            packed_1MD = hidden_states(backbone(self.lm), packed_1M, position_ids=packing.positions_1M)
+            hidden_ND = packing.place(packed_1MD[0], inputs_BT.numel())
         if wanted_N is None:
-            wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
+            wanted_N = wanted_BT[:, 1:].flatten()[span].nonzero().squeeze(1) + span.start
         hidden_ND = hidden_ND.index_select(0, wanted_N)
         targets_N = input_ids_BT[:, 1:].flatten()[wanted_N]
         if temperatures_BT is None:
@@ -103,13 +106,11 @@ class PolicyModel(nn.Module):
         else:
             temperatures_N = temperatures_BT[:, 1:].flatten()[wanted_N]
         logprobs_N, entropy_N = self._project(hidden_ND, targets_N, temperatures_N, entropy_gradient)
-        flat = torch.zeros(wanted_BT[:, 1:].numel(), dtype=torch.float32, device=input_ids_BT.device)
-        rows, columns = wanted_BT[:, 1:].shape
-        logprobs_BT, entropy_BT = (
-            nn.functional.pad(flat.index_copy(0, wanted_N, values_N).view(rows, columns), (1, 0))
-            for values_N in (logprobs_N, entropy_N)
-        )
-        return TokenOutputs(logprobs_BT, entropy_BT)
+        flat_2P = torch.zeros(2, inputs_BT.numel(), dtype=torch.float32, device=input_ids_BT.device)
+        flat_2P = flat_2P.index_copy(1, wanted_N, torch.stack([logprobs_N, entropy_N]))
+        if packing is not None:
+            flat_2P = packing.split.joined(flat_2P)
+        return TokenOutputs(*(nn.functional.pad(values_BT, (1, 0)) for values_BT in flat_2P.view(2, *inputs_BT.shape)))
 
     def _project(
         self, hidden_ND: torch.Tensor, targets_N: torch.Tensor, temperatures_N: torch.Tensor, entropy_gradient: bool
@@ -150,15 +151,19 @@ def hidden_states(body: nn.Module, input_ids_BT: torch.Tensor, **inputs: torch.T
     return output if isinstance(output, torch.Tensor) else output.last_hidden_state
 
 
-def load_causal_lm(path: str, mesh: DeviceMesh, options: ModelOptions) -> nn.Module:
+def load_causal_lm(path: str, layout: Layout, options: ModelOptions) -> nn.Module:
     """The model at `path` with fp32 masters, for `shard_policy`; AutoModel's layers are sharded already. All ranks call it.
 
-    Raises OSError if there is no model, RuntimeError if only AutoModel could be right and it cannot be used.
+    Raises OSError if there is no model, ValueError if it cannot be split as the layout says, RuntimeError if only AutoModel
+    could be right and it cannot be used.
     """
-    own_class, reason = automodel_has_class(path) if options.automodel else (False, "NeMo AutoModel is used on CUDA alone")
+    check_splits(path, layout)
+    own_class, reason = False, "NeMo AutoModel is used on CUDA alone, and without fsdp.tp_size"
+    if options.automodel and layout.tp is None:
+        own_class, reason = automodel_has_class(path)
     if own_class:
-        grouped = options.param_dtype == "bf16" and mesh.device_type == "cuda"
-        shard = partial(shard_layers, mesh, options)
+        grouped = options.param_dtype == "bf16" and layout.whole.device_type == "cuda"
+        shard = partial(shard_layers, layout.layers, options)
         return automodel_causal_lm(path, options.ep_size, options.attention, grouped, shard).train()
     if options.ep_size > 1 or options.attention != "sdpa":
         raise RuntimeError(f"{reason}, and transformers' can neither share experts nor take Transformer Engine: use fsdp.ep_size"
@@ -167,7 +172,10 @@ def load_causal_lm(path: str, mesh: DeviceMesh, options: ModelOptions) -> nn.Mod
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").train()
+    causal_lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").train()
+    if layout.tp is not None:
+        split_matrices(backbone(causal_lm), layout)
+    return causal_lm
 
 
 def shard_layers(mesh: DeviceMesh, options: ModelOptions, causal_lm: nn.Module, experts_mesh: DeviceMesh | None = None) -> None:
@@ -200,20 +208,20 @@ def _fsdp_settings(options: ModelOptions, pinned: bool = True) -> dict[str, Any]
     return {"mp_policy": precision, "offload_policy": CPUOffloadPolicy(pinned) if options.offload == "full" else OffloadPolicy()}
 
 
-def shard_root(model: nn.Module, causal_lm: nn.Module, mesh: DeviceMesh, options: ModelOptions) -> None:
+def shard_root(model: nn.Module, causal_lm: nn.Module, layout: Layout, options: ModelOptions) -> None:
     """Shard `model`, which holds `causal_lm` or its backbone: the layers if they are not yet, and then the whole."""
     if not any(isinstance(module, FSDPModule) for module in causal_lm.modules()):
-        shard_layers(mesh, options, causal_lm)
-    fully_shard(model, mesh=mesh, **_fsdp_settings(options))
+        shard_layers(layout.layers, options, causal_lm)
+    fully_shard(model, mesh=layout.whole, **_fsdp_settings(options))
     if options.offload == "full":
         model.to("cpu")
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):
-                setattr(module, name, buffer.to(mesh.device_type))
+                setattr(module, name, buffer.to(layout.whole.device_type))
 
 
-def shard_policy(causal_lm: nn.Module, mesh: DeviceMesh, options: ModelOptions) -> PolicyModel:
-    """The causal LM as a policy, sharded over the mesh (FSDP2); world size 1 takes the same path."""
+def shard_policy(causal_lm: nn.Module, layout: Layout, options: ModelOptions) -> PolicyModel:
+    """The causal LM as a policy, sharded over the ranks (FSDP2); world size 1 takes the same path."""
     policy = PolicyModel(causal_lm, options.chunk_tokens, options.packed)
-    shard_root(policy, causal_lm, mesh, options)
+    shard_root(policy, causal_lm, layout, options)
     return policy

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.nn.utils import get_total_norm
+from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 from engine.config import AdamConfig
@@ -73,14 +74,6 @@ def build_adamw(parameters: Iterable[nn.Parameter], config: AdamConfig, on_host:
     return optimizer
 
 
-def _by_mesh(tensors: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Tensors of one mesh together: fused operations take no others. Experts have a mesh of their own."""
-    groups: dict[Any, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
-    return list(groups.values())
-
-
 def learning_rate_scale(
     step: int, total_steps: int | None, *, shape: str = "constant", warmup_ratio: float = 0.0, min_ratio: float = 0.0
 ) -> float:
@@ -110,14 +103,26 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 def grad_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
     """Norm of all gradients over all parameters and ranks; those of experts that ranks share are made a mean over all first."""
-    groups = _by_mesh([p.grad for p in parameters if p.grad is not None])
-    for grads in groups:
-        mesh = getattr(grads[0], "device_mesh", None)
+    grads = [p.grad for p in parameters if p.grad is not None]
+    for grad in grads:
+        mesh = getattr(grad, "device_mesh", None)
         if mesh is not None and "ep" in (mesh.mesh_dim_names or ()):
             # FSDP took the mean over the ranks that hold the same experts; those with others added their tokens' gradients.
-            torch._foreach_div_(grads, mesh.size(mesh.mesh_dim_names.index("ep")))
-    norms = [get_total_norm(grads) for grads in groups]
-    return torch.stack([n.full_tensor() if hasattr(n, "full_tensor") else n for n in norms]).norm()
+            _local(grad).div_(mesh.size(mesh.mesh_dim_names.index("ep")))
+    norms = torch._foreach_norm([_local(grad) for grad in grads])
+    # What several ranks hold each of them counts in part.
+    square = torch.stack(torch._foreach_div(norms, [math.sqrt(_holders(grad)) for grad in grads])).square().sum()
+    if dist.is_initialized():
+        dist.all_reduce(square)
+    return square.sqrt()
+
+
+def _holders(tensor: torch.Tensor) -> float:
+    """Ranks that hold the same part of it."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if not isinstance(tensor, DTensor):
+        return world
+    return world / math.prod(tensor.device_mesh.size(i) for i, how in enumerate(tensor.placements) if not how.is_replicate())
 
 
 def update(optimizer: LocalAdamW, parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:

@@ -24,7 +24,7 @@ class PassSettings:
 
     policy: PolicySettings
     step: OptimizerStep
-    world: int
+    ranks: int
 
     def denominators(self, batch: MicroBatch) -> Denominators:
         """Counts of the whole optimizer step, and those of the prompts of these rows; a row of padding has its own prompt."""
@@ -39,8 +39,8 @@ def train_pass(
 ) -> tuple[Sums, list[TraceTensors]]:  # fmt: skip
     """Forward and backward of one micro-batch; gradients accumulate in the policy.
 
-    Gradients are averaged over ranks by FSDP, so the loss is multiplied by their number: what is added up in the end is
-    the aggregate over the whole optimizer step.
+    Gradients are averaged over `settings.ranks` ranks by FSDP, so the loss is multiplied by their number: what is added up
+    in the end is the aggregate over the whole optimizer step.
     """
     if policy.routing is not None:
         policy.routing.begin(batch.routing)
@@ -56,15 +56,16 @@ def train_pass(
         output.logprobs_BT, old_logprobs_BT, batch.rollout_logprobs_BT, batch.advantages_BT, batch.mask_BT,
         output.entropy_BT, settings.policy, settings.denominators(batch), reference_BT,
     )  # fmt: skip
-    (loss * settings.world).backward()
+    (loss * settings.ranks).backward()
     current_BT = output.logprobs_BT.detach() if old_logprobs_BT is None else old_logprobs_BT
     sums |= gap_sums(current_BT, batch.rollout_logprobs_BT, batch.mask_BT)
     mismatch_NL = None
     if policy.routing is not None:
         routing_sums, mismatch_NL = policy.routing.end()
         sums |= routing_sums
-        if batch.packing is not None:
-            mismatch_NL = batch.packing.unpack(mismatch_NL, batch.mask_BT[:, 1:].numel())
+        if batch.packing is not None and traced_rows:
+            own_NL = batch.packing.place(mismatch_NL.float(), batch.mask_BT[:, 1:].numel())
+            mismatch_NL = batch.packing.split.joined(own_NL)
     traces = trace_rows(batch, current_BT, mismatch_NL, settings.policy, traced_rows) if traced_rows else []
     return sums, traces
 
@@ -117,14 +118,17 @@ def staleness_sums(batches: list[MicroBatch], max_staleness: int) -> Sums:
     }
 
 
-def reduce_sums(sums: Sums, device: torch.device) -> Sums:
-    """The sums of all ranks together; every rank must hold the same keys and shapes."""
-    reduced = dict(sums)
+def reduce_sums(sums: Sums, device: torch.device, copies: int) -> Sums:
+    """The sums of all ranks together; every rank must hold the same keys and shapes.
+
+    copies  ranks that work on the same samples and hold the same sums; those of routing are of each rank's own tokens
+    """
+    reduced = {k: v if k.startswith("routing/") or is_maximum(k) else v / copies for k, v in sums.items()}
     for maximum in (False, True):
         keys = sorted(k for k in sums if is_maximum(k) == maximum)
         if not keys:
             continue
-        flat = torch.cat([sums[k].reshape(-1).double().to(device) for k in keys])
+        flat = torch.cat([reduced[k].reshape(-1).double().to(device) for k in keys])
         dist.all_reduce(flat, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM)
         parts = flat.cpu().split([sums[k].numel() for k in keys])
         reduced |= {k: part.view(sums[k].shape) for k, part in zip(keys, parts, strict=True)}

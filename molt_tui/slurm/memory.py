@@ -84,20 +84,20 @@ def _trainer_parts(model: Architecture, config: Config) -> Iterator[Part]:
     compute = 2 if fsdp.param_dtype == "bf16" else 4
     experts = model.layer_experts / fsdp.ep_size
     # The layer at work and the one being fetched, and the gradients of one; embedding and head are gathered as a whole.
-    gathered = compute * max(3 * (model.layer_dense + experts), 2 * model.embedding) / fsdp.tp_size / GIB
+    gathered = compute * max(3 * (model.layer_dense / fsdp.tp_size + experts), 2 * model.embedding) / GIB
     yield Part("trainer", "gathered layers", gathered, "one at work, one prefetched, one's gradients")
     yield Part("trainer", "activations", _activations(model, config) / GIB,
                f"{config.train.max_tokens_per_gpu} tokens, checkpointing {config.actor.gradient_checkpoint}")  # fmt: skip
-    logits = 2 * 4 * min(config.train.logprob_chunk_tokens, config.train.max_tokens_per_gpu) * model.vocab / fsdp.tp_size / GIB
+    logits = 2 * 4 * min(config.train.logprob_chunk_tokens, config.train.max_tokens_per_gpu) * model.vocab / GIB
     yield Part("trainer", "logits of a chunk", logits, f"{config.train.logprob_chunk_tokens} rows, fp32 and their gradient")
     yield Part("trainer", "runtime", RUNTIME_GIB)
 
 
 def _activations(model: Architecture, config: Config) -> float:
     """Bytes. A layer keeps its input twice (norms), queries, keys, values and the output, and three products of its MLP."""
-    tokens = config.train.max_tokens_per_gpu / config.fsdp.cp_size
-    width = 6 * model.hidden + 4 * model.attention_width + 3 * model.mlp_width_per_token
-    layer = 2 * tokens * width / config.fsdp.tp_size
+    tokens = config.train.max_tokens_per_gpu
+    width = 6 * model.hidden + (4 * model.attention_width + 3 * model.mlp_width_per_token) / config.fsdp.tp_size
+    layer = 2 * tokens * width
     if config.actor.gradient_checkpoint == "full":
         return model.layers * 2 * tokens * model.hidden + 2 * layer
     return model.layers * layer
@@ -161,7 +161,7 @@ def _changes(config: Config) -> Iterator[tuple[str, Config]]:
         yield "--actor.gradient_checkpoint full", with_("actor", gradient_checkpoint="full")
     if config.fsdp.offload == "none":
         yield "--fsdp.offload optimizer", with_("fsdp", offload="optimizer")
-    if config.train.max_tokens_per_gpu // 2 >= config.data.max_len:
+    if config.train.max_tokens_per_gpu // 2 * config.fsdp.cp_size >= config.data.max_len:
         tokens = config.train.max_tokens_per_gpu // 2
         yield f"--train.max_tokens_per_gpu {tokens}", with_("train", max_tokens_per_gpu=tokens)
     if config.actor.num_nodes < 128:

@@ -122,6 +122,7 @@ CASES = [
     ({"ref.model_name_or_path": "./moe"}, "ref.model_name_or_path", "for nothing"),
     ({"algo.kl.init_coef": "0.1", "ref.model_name_or_path": "tiny:qwen3"}, "ref.model_name_or_path", "random weights"),
     ({"algo.kl.init_coef": "0.1", "ref.model_name_or_path": "./gone"}, "ref.model_name_or_path", "no config.json"),
+    ({"fsdp.tp_size": "2", "actor.num_gpus_per_node": "2", "actor.model_name_or_path": "./moe"}, "fsdp.tp_size", "dense models"),
     ({"fsdp.ep_size": "2", "actor.num_gpus_per_node": "2", "actor.model_name_or_path": "tiny:qwen3"}, "fsdp.ep_size",
      "no experts"),
     ({"actor.freeze_moe_router": "true", "actor.model_name_or_path": "tiny:qwen3"}, "actor.freeze_moe_router", "no router"),

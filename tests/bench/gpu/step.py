@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch._dynamo
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
@@ -82,9 +81,8 @@ class BareLoop:
 
     def __init__(self, trainer: Trainer, order: TrainOrder) -> None:
         config = trainer.config
-        mesh = init_device_mesh(trainer.device.type, (1,), mesh_dim_names=("dp",))
-        options = ModelOptions.of(config, trainer.spec.device)
-        self.model = load_causal_lm(trainer.spec.model_path, mesh, options)
+        options, mesh = ModelOptions.of(config, trainer.spec.device), trainer.layout.whole
+        self.model = load_causal_lm(trainer.spec.model_path, trainer.layout, options)
         if not any(isinstance(module, FSDPModule) for module in self.model.modules()):
             shard_layers(mesh, options, self.model)
         dtype = DTYPES[config.fsdp.param_dtype]
@@ -110,7 +108,7 @@ class BareLoop:
         for index, batch in enumerate(self.batches):
             self.model.set_requires_gradient_sync(index == len(self.batches) - 1)
             self.attention.packing = batch.packing
-            output = self.model(input_ids=batch.ids_1N, position_ids=batch.packing.positions_1N, use_cache=False)
+            output = self.model(input_ids=batch.ids_1N, position_ids=batch.packing.positions_1M, use_cache=False)
             logits_NV = (output if isinstance(output, torch.Tensor) else output.logits).flatten(0, 1)
             logprobs_N = -cross_entropy(logits_NV.float(), batch.targets_N, reduction="none")
             ratio_N = (logprobs_N - batch.sampled_logprobs_N).exp()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.cluster_rules import CLUSTER_RULES
+from engine.cluster_rules import CLUSTER_RULES, split_faults
 from engine.flags import resolve
 
 
@@ -32,10 +32,36 @@ def test_sizes_must_divide_the_ranks():
     assert problems(fsdp__ep_size="256", actor__num_gpus_per_node="8", actor__num_nodes="32") == []
 
 
-@pytest.mark.parametrize("name", ["tp_size", "cp_size"])
-def test_what_the_trainer_cannot_split_is_refused_with_the_reason(name):
-    (found,) = problems(**{f"fsdp__{name}": "2"}, actor__num_gpus_per_node="8")
-    assert found.startswith(f"--fsdp.{name}: no ") and "use 1" in found
+def test_splits_of_matrices_and_rows_must_fit_the_ranks_and_each_other():
+    eight = {"actor__num_gpus_per_node": "8"}
+    assert problems(fsdp__tp_size="2", fsdp__cp_size="4", fsdp__packing_samples="true", **eight) == []
+    (found,) = problems(fsdp__tp_size="4", fsdp__cp_size="4", fsdp__packing_samples="true", **eight)
+    assert found.startswith("--fsdp.tp_size: 16 (tp_size x cp_size) does not divide 1 x 8 trainer ranks")
+    (found,) = problems(fsdp__tp_size="2", fsdp__ep_size="2", **eight)
+    assert found == "--fsdp.tp_size: ranks that share experts split no matrix; use 1"
+    assert problems(fsdp__cp_size="2", **eight) == ["--fsdp.cp_size: splits packed rows alone; add --fsdp.packing_samples"]
+    (found,) = problems(fsdp__cp_size="2", algo__advantage__estimator="gae", **eight)
+    assert "critic" in found and found.endswith("use 1")
+
+
+@pytest.mark.parametrize(
+    ("tp", "cp", "expected"),
+    [
+        (4, 2, []),
+        (8, 1, ["fsdp.tp_size: 8 does not divide the model's num_key_value_heads (4); use one that does"]),
+        (2, 3, ["fsdp.cp_size: 3 does not divide the 4 attention heads of a rank; use one that does"]),
+    ],
+)
+def test_heads_must_be_shared_out_evenly(tp, cp, expected):
+    model = {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 48}
+    assert [f"{flag}: {fault}" for flag, fault in split_faults(model, tp, cp)] == expected
+
+
+def test_a_model_with_experts_shares_them_instead():
+    ((flag, fault),) = split_faults({"num_attention_heads": 8, "num_experts": 8}, 2, 1)
+    assert flag == "fsdp.tp_size" and "--fsdp.ep_size" in fault
+    assert list(split_faults({"num_attention_heads": 8, "num_experts": 8}, 1, 8)) == []
+    assert list(split_faults({}, 7, 7)) == []
 
 
 def test_packing_needs_its_own_attention_and_no_critic():

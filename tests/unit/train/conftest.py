@@ -8,7 +8,9 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 import two_ranks
 from helpers import save_tiny
-from torch.distributed.device_mesh import init_device_mesh
+
+from engine.config import FsdpConfig
+from engine.train.layout import Layout
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -17,19 +19,19 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
-def mesh():
-    """A one-rank gloo mesh in this process."""
+def layout():
+    """That of one rank over gloo, in this process."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    return init_device_mesh("cpu", (1,))
+    return Layout.of("cpu", FsdpConfig())
 
 
 @dataclass
 class TwoRanks:
-    """Two processes that train what two_ranks.py and model_ranks.py describe, started once for all tests."""
+    """Two processes that train what two_ranks.py, model_ranks.py and split_ranks.py describe, started once for all tests."""
 
     folder: Path
-    paths: tuple[str, str]  # policy, reference
+    paths: tuple[str, str, str]  # policy, reference, dense
     processes: multiprocessing.ProcessContext
 
     def results(self, name: str) -> list[dict]:
@@ -42,7 +44,11 @@ class TwoRanks:
 @pytest.fixture(scope="session")
 def two_rank_run(tmp_path_factory) -> TwoRanks:
     folder = tmp_path_factory.mktemp("ranks")
-    paths = (save_tiny(folder / "policy", tie=True), save_tiny(folder / "reference", seed=1))
+    paths = (
+        save_tiny(folder / "policy", tie=True),
+        save_tiny(folder / "reference", seed=1),
+        save_tiny(folder / "dense", moe=False),
+    )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -17,6 +17,7 @@ from engine.train.plan import TrainerSpec
 
 # With a large epsilon Adam's step is proportional to the gradient, so what differs by rounding stays so.
 ADAM = {"lr": 0.1, "eps": 1.0}
+PACKED = ("KL in the loss", "distillation")  # a critic reads padded rows
 CASES = {
     "critic and KL in the reward": {"advantage": {"estimator": "gae", "lam": 0.9}, "kl": {"init_coef": 0.1, "estimator": "k1"}},
     "KL in the loss": {"advantage": {"estimator": "grpo"}, "kl": {"init_coef": 0.1, "use_loss": True}},
@@ -24,12 +25,12 @@ CASES = {
 }
 
 
-def config_of(case: str, ranks: int, budget: int, packed: bool) -> Config:
+def config_of(case: str, ranks: int, budget: int, packed: bool, cp: int) -> Config:
     return config(
         algo=CASES[case],
         actor={"adam": ADAM, "max_norm": 1e9, "gradient_checkpoint": "full", "num_gpus_per_node": ranks},
         critic={"adam": ADAM},
-        fsdp={"packing_samples": packed},
+        fsdp={"packing_samples": packed, "cp_size": cp},
         train={"routing_replay": True, "batch_size": 8, "max_tokens_per_gpu": budget},
     )
 
@@ -53,10 +54,11 @@ def groups(shuffled: bool) -> list[FinishedGroup]:
 
 
 def train_two(
-    case: str, paths: tuple[str, str], *, rank: int = 0, ranks: int = 1, budget: int, shuffled: bool = False, packed: bool = False
-) -> dict:
+    case: str, paths: tuple[str, str], *, rank: int = 0, ranks: int = 1, budget: int, shuffled: bool = False,
+    packed: bool = False, cp: int = 1,
+) -> dict:  # fmt: skip
     """Train two batches: what was measured before the second, by rollout and segment, gradients, metrics."""
-    made = config_of(case, ranks, budget, packed)
+    made = config_of(case, ranks, budget, packed, cp)
     trainer = Trainer(get=lambda references: references)
     trainer.setup(TrainerSpec(made, paths[0], rank=rank, world=ranks, reference_path=paths[1]))
     gradients: list[torch.Tensor] = []

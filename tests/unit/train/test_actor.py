@@ -11,7 +11,7 @@ from engine.train.weights import gathered_weights
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory, mesh):
+def paths(tmp_path_factory, layout):
     folder = tmp_path_factory.mktemp("models")
     return {moe: save_tiny(folder / str(moe), moe=moe) for moe in (True, False)}
 

@@ -25,7 +25,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory, mesh):
+def models(tmp_path_factory, layout):
     """Two models by kind, each with the same training done by transformers' class on one rank."""
     folder = tmp_path_factory.mktemp("models")
     found = {}

@@ -13,7 +13,7 @@ from engine.train.weights import gathered_weights
 
 
 @pytest.fixture(scope="module")
-def model_path(tmp_path_factory, mesh):
+def model_path(tmp_path_factory, layout):
     return save_tiny(tmp_path_factory.mktemp("model") / "tiny", tie=True)
 
 

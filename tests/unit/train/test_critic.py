@@ -11,7 +11,7 @@ from engine.train.plan import TrainerSpec
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory, mesh):
+def path(tmp_path_factory, layout):
     return save_tiny(tmp_path_factory.mktemp("model"))
 
 

@@ -8,8 +8,8 @@ from engine.train.model import ModelOptions, load_causal_lm, shard_policy
 TEMPERATURES_BT = torch.linspace(0.5, 2.0, 21).view(3, 7)
 
 
-def sharded(model, mesh, **options):
-    return shard_policy(model, mesh, ModelOptions(**options))
+def sharded(model, layout, **options):
+    return shard_policy(model, layout, ModelOptions(**options))
 
 
 def naive(model, ids_BT, wanted_BT, temperatures_BT):
@@ -27,7 +27,7 @@ def gradients(model):
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1000])
-def test_chunked_outputs_and_gradients_equal_the_full_vocabulary(mesh, chunk):
+def test_chunked_outputs_and_gradients_equal_the_full_vocabulary(layout, chunk):
     torch.manual_seed(1)
     ids_BT = torch.randint(0, VOCAB, (3, 7))
     wanted_BT = torch.rand(3, 7) > 0.4
@@ -38,7 +38,7 @@ def test_chunked_outputs_and_gradients_equal_the_full_vocabulary(mesh, chunk):
     logprobs_BT, entropy_BT = naive(reference, ids_BT, wanted_BT, TEMPERATURES_BT)
     (weights_BT * logprobs_BT + 0.3 * entropy_BT).sum().backward()
 
-    policy = sharded(tiny_model(moe=False), mesh, chunk_tokens=chunk)
+    policy = sharded(tiny_model(moe=False), layout, chunk_tokens=chunk)
     wanted_N = wanted_BT[:, 1:].flatten().nonzero().squeeze(1)
     output = policy(ids_BT, wanted_BT, TEMPERATURES_BT, entropy_gradient=True, wanted_N=wanted_N if chunk == 5 else None)
     (weights_BT * output.logprobs_BT + 0.3 * output.entropy_BT).sum().backward()
@@ -49,8 +49,8 @@ def test_chunked_outputs_and_gradients_equal_the_full_vocabulary(mesh, chunk):
         torch.testing.assert_close(gradient, gradients(reference)[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_padding_and_neighbours_change_nothing(mesh):
-    policy = sharded(tiny_model(), mesh)
+def test_padding_and_neighbours_change_nothing(layout):
+    policy = sharded(tiny_model(), layout)
     ids_BT = torch.randint(0, VOCAB, (1, 6))
     wanted_BT = torch.tensor([[False, False, True, True, True, True]])
     alone = policy(ids_BT, wanted_BT).logprobs_BT
@@ -63,15 +63,15 @@ def test_padding_and_neighbours_change_nothing(mesh):
     assert not together[wide_BT.logical_not()].any()
 
 
-def test_nothing_wanted_still_gives_every_parameter_a_gradient(mesh):
-    policy = sharded(tiny_model(), mesh)
+def test_nothing_wanted_still_gives_every_parameter_a_gradient(layout):
+    policy = sharded(tiny_model(), layout)
     output = policy(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.bool))
     output.logprobs_BT.sum().backward()
     assert all(g is not None and not g.any() for g in gradients(policy.lm).values())
 
 
-def test_bf16_compute_keeps_fp32_masters_and_gradients(mesh):
-    policy = sharded(tiny_model(moe=False), mesh, param_dtype="bf16")
+def test_bf16_compute_keeps_fp32_masters_and_gradients(layout):
+    policy = sharded(tiny_model(moe=False), layout, param_dtype="bf16")
     ids_BT = torch.randint(0, VOCAB, (2, 6))
     wanted_BT = torch.ones(2, 6, dtype=torch.bool)
     wanted_BT[:, 0] = False
@@ -87,6 +87,6 @@ def test_bf16_compute_keeps_fp32_masters_and_gradients(mesh):
 
 
 @pytest.mark.parametrize("wanted", [{"ep_size": 2}, {"attention": "te"}])
-def test_what_transformers_class_cannot_do_is_refused(mesh, wanted):
+def test_what_transformers_class_cannot_do_is_refused(layout, wanted):
     with pytest.raises(RuntimeError, match=r"use fsdp\.ep_size 1 and fsdp\.attn_implementation sdpa"):
-        load_causal_lm("nowhere", mesh, ModelOptions(**wanted))
+        load_causal_lm("nowhere", layout, ModelOptions(**wanted))

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from model_ranks import CASES, train_two
+from model_ranks import CASES, PACKED, train_two
 
 TOLERANCE = 1e-5
-PACKED = [case for case in CASES if not case.startswith("critic")]  # a critic reads padded rows
 WAYS = [(way, case) for way in ("two ranks", "small micro-batches", "another order") for case in CASES]
-WAYS += [("packed", case) for case in PACKED]
+WAYS += [(way, case) for way in ("packed", "sequences split") for case in PACKED]
 
 
 @pytest.fixture(scope="module")
-def runs(two_rank_run, mesh):
+def runs(two_rank_run, layout):
     paths = two_rank_run.paths
     found = {
         "one rank": {case: train_two(case, paths, budget=1000) for case in CASES},
@@ -21,7 +20,7 @@ def runs(two_rank_run, mesh):
     }
     both = two_rank_run.results("models")
     assert all(both[0][case]["metrics"] == both[1][case]["metrics"] for case in CASES)
-    return found | {"two ranks": both[0]}
+    return found | {"two ranks": both[0], "sequences split": two_rank_run.results("sequences")[0]}
 
 
 def far(actual: np.ndarray, expected: np.ndarray) -> float:

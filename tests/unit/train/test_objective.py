@@ -71,7 +71,7 @@ def naive_gradients(records, settings) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_gradient_is_that_of_a_naive_implementation(name, tmp_path, mesh):
+def test_the_gradient_is_that_of_a_naive_implementation(name, tmp_path, layout):
     records = rollouts(6, layers=None)
     ours = trainer_gradients(tmp_path, records, SETTINGS[name])
     actor = config(actor={"entropy_coef": 0.01, **SETTINGS[name]}).actor

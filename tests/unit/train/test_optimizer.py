@@ -68,7 +68,7 @@ def test_first_step_of_adamw_by_hand():
     assert bias.item() == pytest.approx(1.1)
 
 
-def test_adam_on_the_host_takes_the_same_steps_and_survives_a_checkpoint(mesh):
+def test_adam_on_the_host_takes_the_same_steps_and_survives_a_checkpoint(layout):
     def run(on_host):
         torch.manual_seed(0)
         weight, bias = nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(2))

@@ -15,9 +15,9 @@ from engine.train.plan import TrainerSpec
 def test_where_the_inputs_come_from_by_hand():
     packing = Packing.of([3, 2], 3, torch.device("cpu"))
     assert packing.kept_N.tolist() == [0, 1, 2]  # of [[a, b], [c, padding]]
-    assert packing.positions_1N.tolist() == [[0, 1, 0]]
+    assert packing.positions_1M.tolist() == [[0, 1, 0]]
     assert packing.lengths == [2, 1]
-    assert packing.unpack(torch.tensor([[7.0], [8.0], [9.0]]), 4).flatten().tolist() == [7, 8, 9, 0]
+    assert packing.place(torch.tensor([[7.0], [8.0], [9.0]]), 4).flatten().tolist() == [7, 8, 9, 0]
 
 
 def test_micro_batches_are_filled_by_their_sum_of_lengths():
@@ -27,14 +27,14 @@ def test_micro_batches_are_filled_by_their_sum_of_lengths():
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
-def test_values_and_gradients_equal_those_of_padded_rows(mesh, checkpointing):
+def test_values_and_gradients_equal_those_of_padded_rows(layout, checkpointing):
     ids_BT = torch.randint(0, 17, (3, 9))
     lengths = [9, 5, 2]
     wanted_BT = (torch.arange(9) < torch.tensor(lengths)[:, None]) & (torch.arange(9) > 0)
 
     def run(packed):
         model = tiny_model(moe=False)
-        policy = shard_policy(model, mesh, ModelOptions(packed=packed, gradient_checkpoint=checkpointing))
+        policy = shard_policy(model, layout, ModelOptions(packed=packed, gradient_checkpoint=checkpointing))
         packing = Packing.of(lengths, 9, torch.device("cpu")) if packed else None
         logprobs_BT = policy(ids_BT, wanted_BT, packing=packing).logprobs_BT
         (logprobs_BT * torch.arange(9)).sum().backward()
@@ -46,7 +46,7 @@ def test_values_and_gradients_equal_those_of_padded_rows(mesh, checkpointing):
         torch.testing.assert_close(packed[1][name], gradient, atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_training_with_replay_and_traces_is_the_same_with_and_without_packing(mesh, tmp_path):
+def test_training_with_replay_and_traces_is_the_same_with_and_without_packing(layout, tmp_path):
     path = save_tiny(tmp_path / "model")
     assert len(moe_layers(tiny_model())) == 2
 

@@ -10,7 +10,7 @@ from engine.train.weights import gathered_weights
 
 
 @pytest.fixture(scope="module")
-def runs(two_rank_run, mesh):
+def runs(two_rank_run, layout):
     single = Trainer(get=lambda references: references)
     single.setup(TrainerSpec(CONFIG, two_rank_run.paths[0]))
     one = train_all(single, ranks=1, budget=1000)

@@ -10,7 +10,7 @@ from engine.train.plan import TrainerSpec
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory, mesh):
+def paths(tmp_path_factory, layout):
     folder = tmp_path_factory.mktemp("models")
     return {seed: save_tiny(folder / str(seed), moe=False, seed=seed) for seed in (0, 1)}
 
@@ -96,7 +96,7 @@ def test_the_coefficient_adapts_and_survives_a_checkpoint(paths, tmp_path):
     assert fresh.kl.coef == made.kl.coef
 
 
-def test_the_reference_replays_the_samplers_experts(tmp_path, mesh):
+def test_the_reference_replays_the_samplers_experts(tmp_path, layout):
     """With the sampler's experts forced on both, policy and reference of the same weights agree exactly."""
     path = save_tiny(tmp_path / "moe")
     made = Trainer(get=lambda references: references)

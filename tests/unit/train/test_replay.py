@@ -26,10 +26,10 @@ def batch():
     return torch.randint(0, VOCAB, (ROWS, WIDTH)), wanted_BT
 
 
-def run(model, mesh, given_targets, replay=True, checkpointing="none"):
+def run(model, layout, given_targets, replay=True, checkpointing="none"):
     """One forward and backward; returns log-probs, gradients by name, and the finished metrics with the raw sums."""
     routing = RoutingReplay(moe_layers(model), replay)
-    policy = shard_policy(model, mesh, ModelOptions(gradient_checkpoint=checkpointing))
+    policy = shard_policy(model, layout, ModelOptions(gradient_checkpoint=checkpointing))
     routing.begin(given_targets)
     logprobs_BT = policy(*batch()).logprobs_BT
     logprobs_BT.sum().backward()
@@ -62,7 +62,7 @@ class NaiveMoe(torch.nn.Module):
 
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_replay_equals_a_written_out_model(mesh, checkpointing, missing):
+def test_replay_equals_a_written_out_model(layout, checkpointing, missing):
     given_targets = targets(2, missing)
     reference = tiny_model()
     for index, layer in enumerate(reference.model.layers):
@@ -72,7 +72,7 @@ def test_replay_equals_a_written_out_model(mesh, checkpointing, missing):
     picked_BT = logits_BTV.log_softmax(-1).gather(-1, ids_BT[:, 1:, None]).squeeze(-1)
     (picked_BT * wanted_BT[:, 1:]).sum().backward()
 
-    logprobs_BT, gradients, metrics, sums, _ = run(tiny_model(), mesh, given_targets, checkpointing=checkpointing)
+    logprobs_BT, gradients, metrics, sums, _ = run(tiny_model(), layout, given_targets, checkpointing=checkpointing)
     torch.testing.assert_close(logprobs_BT[:, 1:], (picked_BT * wanted_BT[:, 1:]).detach(), atol=1e-5, rtol=1e-5)
     for name, parameter in reference.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-4, rtol=1e-4, msg=name)
@@ -83,29 +83,29 @@ def test_replay_equals_a_written_out_model(mesh, checkpointing, missing):
     assert sums["routing/consumed"] == passes * sums["routing/reported"]
 
 
-def test_rows_without_a_report_keep_the_live_choice_and_are_counted(mesh):
+def test_rows_without_a_report_keep_the_live_choice_and_are_counted(layout):
     nothing = RoutingTargets(torch.full((INPUTS, 2, TOP_K), -1), torch.ones(INPUTS, dtype=torch.bool))
-    replayed, _, metrics, _, _ = run(tiny_model(), mesh, nothing)
-    live, _, _, _, _ = run(tiny_model(), mesh, nothing, replay=False)
+    replayed, _, metrics, _, _ = run(tiny_model(), layout, nothing)
+    live, _, _, _, _ = run(tiny_model(), layout, nothing, replay=False)
     assert torch.equal(replayed, live)
     assert metrics == {"routing/coverage_frac": 0.0, "routing/missing_frac": 1.0}
 
 
-def test_without_replay_the_mismatch_reaches_the_experts(mesh):
-    _, _, metrics, _, mismatch_NL = run(tiny_model(), mesh, targets(2), replay=False)
+def test_without_replay_the_mismatch_reaches_the_experts(layout):
+    _, _, metrics, _, mismatch_NL = run(tiny_model(), layout, targets(2), replay=False)
     assert metrics["routing/mismatch_frac"] > 0.5
     assert metrics["routing/replayed_mismatch_frac"] == metrics["routing/mismatch_frac"]
     assert metrics["routing/mismatch_frac"] == pytest.approx(mismatch_NL.double().mean().item())
 
 
-def test_replaying_the_live_choice_changes_nothing(mesh):
+def test_replaying_the_live_choice_changes_nothing(layout):
     chosen = {}
     model = tiny_model()
     for layer in moe_layers(model):
         layer.router.register_forward_hook(lambda _m, _i, out, k=layer.layer_id: chosen.__setitem__(k, out[2].clone()))
-    live, gradients, _, _, _ = run(model, mesh, targets(2), replay=False)
+    live, gradients, _, _, _ = run(model, layout, targets(2), replay=False)
     recorded = RoutingTargets(torch.stack([chosen[0], chosen[1]], 1).flip(-1), torch.ones(INPUTS, dtype=torch.bool))
-    replayed, same_gradients, metrics, _, _ = run(tiny_model(), mesh, recorded)
+    replayed, same_gradients, metrics, _, _ = run(tiny_model(), layout, recorded)
     assert metrics["routing/mismatch_frac"] == 0 and metrics["routing/token_mismatch_frac"] == 0
     torch.testing.assert_close(replayed, live, atol=1e-6, rtol=0)
     torch.testing.assert_close(

@@ -19,7 +19,7 @@ def trainer(path: str, **sections) -> Trainer:
 
 
 @pytest.mark.parametrize(("moe", "tie"), [(True, True), (True, False), (False, True)])
-def test_names_and_values_are_those_of_save_pretrained(mesh, tmp_path, moe, tie):
+def test_names_and_values_are_those_of_save_pretrained(layout, tmp_path, moe, tie):
     made = trainer(save_tiny(tmp_path, moe=moe, tie=tie))
     saved = load_file(tmp_path / "model.safetensors")
     sent = dict(gathered_weights(made.policy.lm, torch.float32))
@@ -40,7 +40,7 @@ def test_fused_experts_are_split_by_hand():
     assert [n for n, _ in checkpoint_tensors("l.mlp.down_proj.weight", fused)] == ["l.mlp.down_proj.weight"]
 
 
-def test_gathered_weights_do_not_follow_training(mesh, tmp_path):
+def test_gathered_weights_do_not_follow_training(layout, tmp_path):
     made = trainer(save_tiny(tmp_path))
     gathered = dict(gathered_weights(made.policy.lm, torch.float32))
     copies = {name: tensor.clone() for name, tensor in gathered.items()}
@@ -48,7 +48,7 @@ def test_gathered_weights_do_not_follow_training(mesh, tmp_path):
     assert all(torch.equal(gathered[name], copies[name]) for name in copies)
 
 
-def test_export_loads_in_transformers(mesh, tmp_path):
+def test_export_loads_in_transformers(layout, tmp_path):
     from transformers import AutoModelForCausalLM
 
     made = trainer(save_tiny(tmp_path / "model", tie=True), vllm={"dtype": "bfloat16"})
@@ -81,7 +81,7 @@ class Tape:
         yield from self.sent
 
 
-def test_what_was_prepared_arrives_in_the_samplers_dtype(mesh, tmp_path, monkeypatch):
+def test_what_was_prepared_arrives_in_the_samplers_dtype(layout, tmp_path, monkeypatch):
     made = trainer(save_tiny(tmp_path, tie=True), vllm={"dtype": "bfloat16"})
     monkeypatch.setattr(actor, "open_link", Tape)
     made.init_transfer("127.0.0.1", 0, world=2)

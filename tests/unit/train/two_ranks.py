@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from helpers import config, order, rollouts
-from model_ranks import CASES, train_two
+from model_ranks import CASES, PACKED, train_two
 
 from engine.train.actor import Trainer
 from engine.train.plan import TrainerSpec
@@ -53,12 +53,16 @@ def train_all(trainer: Trainer, ranks: int, budget: int, layers: int | None = 2)
         "metrics": [r.metrics for r in reports],
         "stepped": [r.stepped for r in reports],
         "traced": [[t.sample for t in r.traces] for r in reports],
+        "traces": [t for r in reports for t in r.traces],
         "weights": dict(gathered_weights(trainer.policy.lm, torch.float32)),
         "scores": trainer.score([[1, 2, 3, 4], [5, 6]]),
     }
 
 
-def main(rank: int, paths: tuple[str, str], folder: str, port: int) -> None:
+def main(rank: int, paths: tuple[str, str, str], folder: str, port: int) -> None:
+    """Train on two ranks: `paths` are those of the policy, a reference and a dense model."""
+    from split_ranks import TWO_RANKS, run_case
+
     torch.set_num_threads(1)
     trainer = Trainer(get=lambda references: references)
     trainer.setup(TrainerSpec(CONFIG, paths[0], rank=rank, world=2, port=port))
@@ -67,4 +71,8 @@ def main(rank: int, paths: tuple[str, str], folder: str, port: int) -> None:
     torch.save(result, Path(folder) / f"policy-{rank}.pt")
     results = {case: train_two(case, paths, rank=rank, ranks=2, budget=40) for case in CASES}
     torch.save(results, Path(folder) / f"models-{rank}.pt")
+    results = {case: train_two(case, paths, rank=rank, ranks=2, budget=30, packed=True, cp=2) for case in PACKED}
+    torch.save(results, Path(folder) / f"sequences-{rank}.pt")
+    results = {name: run_case(case, paths, Path(folder) / name, rank, world=2) for name, case in TWO_RANKS.items()}
+    torch.save(results, Path(folder) / f"splits-{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -30,6 +30,7 @@ from molt_tui.tui import preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
 from molt_tui.tui.cost import CountingDriver, Reading, in_words
 from molt_tui.tui.opened_later import OpenedLater
+from molt_tui.tui.patches import free_closed_widgets
 from molt_tui.tui.places import Places
 from molt_tui.tui.plain import AsciiOnly, wants_ascii
 from molt_tui.tui.preferences import Preferences
@@ -141,6 +142,7 @@ class MoltApp(Places):
         self.chosen = chosen or Preferences()
         self._first_theme = "ansi-dark" if ansi else full_name(self.chosen.theme)
         super().__init__(driver_class=CountingDriver, ansi_color=ansi or None)
+        free_closed_widgets()
         self.source = source
         self.started = Reading.now()
         self._ascii = [AsciiOnly()] if self.chosen.ascii or wants_ascii() else []

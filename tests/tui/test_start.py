@@ -68,7 +68,7 @@ async def test_the_first_frame_is_whole_without_the_store(disk, monkeypatch):
         assert heads.split() == ["State", "Name", "Step", "Reward", "Trend", "Age", "Alert/tag"]
         assert "reading runs ..." in "\n".join(body)
         names = [type(node).__name__ for node in app.screen.children]
-        assert names == ["Static", "KeyTable", "Static", "Input", "Static", "Footer"]
+        assert names == ["Static", "KeyTable", "Static", "Input", "Static", "KeyFooter"]
         assert [path for path, _ in app.stylesheet.source if path.endswith(".tcss")] == [str(app.css_path[0])]
     assert parsed_again == []
 

@@ -11,7 +11,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.text import clean
 from molt_tui.tui import format, glyphs
@@ -20,6 +20,7 @@ from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.controls import RunControls
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.source import RunLine
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.job_bar import moment
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
@@ -81,7 +82,7 @@ class ClusterScreen(RunControls, MoltScreen):
         yield KeyTable(PARTITIONS, id="partitions", empty="  asking Slurm ...")
         yield KeyTable(JOBS, id="jobs", empty="")
         yield Static("", id="about", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one("#trouble").display = False

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import ContentSwitcher, Footer, Static
+from textual.widgets import ContentSwitcher, Static
 
 from molt_tui.bands import BandPoint, Spread
 from molt_tui.comparison import AXES, DEFAULT_METRIC, MAX_SUBJECTS, Comparison, short
@@ -21,6 +21,7 @@ from molt_tui.tui.screens.prompts import Ask, Pick
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.widgets.chart import smoothed_at
 from molt_tui.tui.widgets.curve_keys import HINT, CurveKeys, column_size
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 from molt_tui.tui.widgets.overlay import COLOURS, LETTERS, Overlay, axis_value
 
@@ -69,7 +70,7 @@ class CompareScreen(CurveKeys, MoltScreen):
             yield KeyTable((Column("Metric"),), id="final", empty="  nothing is reported yet")
         yield KeyTable(LEGEND, id="compared", empty="  a adds a run or a group")
         yield Static("", id="axis", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one("#compared").focus()

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from molt_tui.draft import Draft
 from molt_tui.text import clean
@@ -17,6 +17,7 @@ from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import Form, FormField, Started
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
 START, ON = "start", "on"
@@ -100,7 +101,7 @@ class FormScreen(MoltScreen):
         yield Input(placeholder="part of a flag or of its help", id="search", compact=True)
         yield Input(id="value", compact=True)
         yield Static("", id="problems", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one("#search").display = False

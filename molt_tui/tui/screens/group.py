@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.text import clean
 from molt_tui.tokens import Place, Rollout
@@ -18,6 +18,7 @@ from molt_tui.tui import format
 from molt_tui.tui.data_source import info_words, one_line
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.token_view import TokenView
 
 MAX_COLUMNS, COLUMN_WIDTH = 6, 38
@@ -87,7 +88,7 @@ class GroupScreen(MoltScreen):
         with Horizontal(id="columns"):
             for _ in range(MAX_COLUMNS):
                 yield GroupColumn()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_resize(self) -> None:
         self._show()

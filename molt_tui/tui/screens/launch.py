@@ -9,12 +9,13 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from molt_tui.tui import glyphs
 from molt_tui.tui.launch_view import RecipeCard
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
 
@@ -41,7 +42,7 @@ class LaunchScreen(MoltScreen):
         yield KeyTable(columns, id="recipes", empty="  reading recipes ...")
         yield Static("", id="about", markup=False)
         yield Input(placeholder="path of a recipe, a TOML file of your own", id="file", compact=True)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one("#file").display = False

@@ -13,7 +13,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.text import clean
 from molt_tui.tui import clipboard
@@ -21,6 +21,7 @@ from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.prompts import Ask
 from molt_tui.tui.screens.runs import update
 from molt_tui.tui.screens.saved_queries import SavedQueries
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 from molt_tui.tui.widgets.sql_editor import SqlEditor
 
@@ -86,7 +87,7 @@ class QueryScreen(MoltScreen):
         yield SqlEditor(FIRST, id="sql")
         yield Static("", id="candidates", markup=False)
         yield ResultTable((), id="result", empty="")
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one(SqlEditor).focus()

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.draft import Draft
 from molt_tui.text import clean
@@ -21,6 +21,7 @@ from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import Dialog
 from molt_tui.tui.screens.review_pages import PAGES, Looked, pages_of
 from molt_tui.tui.screens.runs import update
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Column, KeyTable, Row
 
 
@@ -93,7 +94,7 @@ class ReviewScreen(MoltScreen):
         with VerticalScroll(id="page", can_focus=False):
             yield Static("", id="body", markup=False)
         yield Static("", id="problems", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def look(self) -> None:
         if self.review is None and not self.error:

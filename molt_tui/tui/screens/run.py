@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.tui import format, glyphs
 from molt_tui.tui.screens.base import MoltScreen
@@ -23,6 +23,7 @@ from molt_tui.tui.source import RunLine
 from molt_tui.tui.view import RunView
 from molt_tui.tui.widgets.alerts import AlertPanel
 from molt_tui.tui.widgets.curves import LossPanel, MetricPanel, RewardPanel
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.job_bar import JobBar
 from molt_tui.tui.widgets.machines import EnginePanel, HostPanel, TimePanel
 from molt_tui.tui.widgets.panel import Panel
@@ -141,7 +142,7 @@ class RunScreen(Scrubbing, RunControls, MoltScreen):
                 yield AlertPanel(id="alerts")
                 yield EventPanel(id="events")
                 yield LogPanel(id="log")
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one(RewardPanel).focus()

@@ -13,7 +13,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from molt_tui import filters
 from molt_tui.filters import Filter, FilterError
@@ -24,6 +24,7 @@ from molt_tui.tui import glyphs, run_about, run_table
 from molt_tui.tui.run_table import Look
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.marks import MarkControls
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class RunsScreen(MarkControls, MoltScreen):
         yield Input(placeholder="state:running reward:>0.5 tag:moe age:<2d -group:old* words", id="filter", compact=True,
                     select_on_focus=False)  # fmt: skip
         yield Static("", id="filter-error", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one("#filter").display = self.query_one("#filter-error").display = False

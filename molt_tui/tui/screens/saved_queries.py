@@ -9,10 +9,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.text import clean
 from molt_tui.tui.screens.dialogs import Confirm, Dialog
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SavedQueries(Dialog["SavedQuery | None"]):
         with Vertical(id="dialog", classes="wide"):
             yield Static("Saved queries", id="question", markup=False)
             yield KeyTable(COLUMNS, empty="  none")
-            yield Footer(compact=True, show_command_palette=False)
+            yield KeyFooter()
 
     def on_mount(self) -> None:
         self._fill()

@@ -8,11 +8,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.text import clean
 from molt_tui.tui import glyphs
 from molt_tui.tui.screens.base import MoltScreen
+from molt_tui.tui.widgets.footer import KeyFooter
 
 
 class StacksScreen(MoltScreen):
@@ -37,7 +38,7 @@ class StacksScreen(MoltScreen):
         yield Static(Content.assemble((" Stacks ", "bold reverse"), f"  {self.run_name}"), id="top")
         with VerticalScroll(id="page", can_focus=False):
             yield Static("", id="body", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.action_again()

@@ -11,7 +11,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from molt_tui.text import clean
 from molt_tui.tokens import FEEDBACK, NOT_TRAINED, PROMPT, SAMPLED, TRAINED, Place, Rollout
@@ -19,6 +19,7 @@ from molt_tui.tui import clipboard, format
 from molt_tui.tui.data_source import TokenPage, info_words, one_line
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.token_view import ABOVE, BELOW, TokenView
 
 Parts = list[tuple[str, str]]
@@ -178,7 +179,7 @@ class TokenScreen(MoltScreen):
         yield TokenView(id="tokens")
         yield Static("", id="token", markup=False)
         yield Static("", id="legend", markup=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one(TokenView).focus()

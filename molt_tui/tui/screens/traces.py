@@ -10,13 +10,14 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 
 from molt_tui.tokens import ORDERS
 from molt_tui.tui import clipboard, format
 from molt_tui.tui.data_source import TraceLine, TraceView
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.runs import update
+from molt_tui.tui.widgets.footer import KeyFooter
 from molt_tui.tui.widgets.key_table import Cell, Column, KeyTable, Row
 
 STEP = Column("Step", 6, True)
@@ -96,7 +97,7 @@ class TracesScreen(MoltScreen):
         yield Input(
             placeholder="text to find in the rollouts of every step; empty shows one step again", id="filter", compact=True
         )
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one("#filter").display = False

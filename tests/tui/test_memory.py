@@ -1,0 +1,89 @@
+"""A long session: what was closed is gone, and what stays is bounded."""
+
+import gc
+import weakref
+from collections import Counter
+
+import pytest
+from textual._styles_cache import StylesCache
+from textual.color import Color
+from textual.widget import Widget
+from textual.widgets._footer import FooterKey
+
+from molt_tui.tui.patches import free_closed_widgets
+from molt_tui.tui.screens.runs import RunsScreen
+from tests.tui.fake_source import RUNS
+
+TIMES = 30
+WAYS = {
+    "run": ["enter"], "zoomed": ["enter", "z"], "form": ["r"], "review": ["r", "v"], "launch": ["n"], "compare": ["v"],
+    "cluster": ["C"], "traces": ["enter", "t"], "tokens": ["enter", "t", "enter"], "group": ["enter", "t", "v"],
+    "help": ["question_mark"], "palette": ["colon"], "question": ["x"], "saved queries": ["Q", "ctrl+o"],
+}  # fmt: skip
+
+
+async def home(driver):
+    driver.app.go_home()
+    await driver.settle()
+    assert isinstance(driver.app.screen, RunsScreen)
+
+
+def widgets_alive(app) -> Counter:
+    """Widgets that are not shown any more, by name; none of those that wait for the garbage collector."""
+    gc.collect()
+    found = [o for o in gc.get_objects() if isinstance(o, Widget) and o.app is app and o not in app._registry]
+    return Counter(type(widget).__name__ for widget in found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_screen_that_was_closed_is_gone(open_app, way):
+    async with open_app() as driver:
+        seen = []
+        for _ in range(3):
+            for key in WAYS[way]:
+                await driver.press(key)
+                seen.append(weakref.ref(driver.app.screen))
+            await home(driver)
+        await driver.press("j")
+        gc.collect()
+        kept = [type(screen()).__name__ for screen in seen if screen() is not None]
+        assert set(kept) <= {"QueryScreen"}, "the query is kept on purpose, once"
+        assert not widgets_alive(driver.app)
+
+
+async def test_the_footer_lets_go_of_the_keys_it_has_shown(open_app):
+    async with open_app() as driver:
+        for _ in range(TIMES):
+            await driver.press("slash", "escape")
+        gc.collect()
+        made = [o for o in gc.get_objects() if isinstance(o, FooterKey) and o.app is driver.app]
+        assert len(made) <= 2 * len(driver.app.screen.query(FooterKey))
+
+
+async def test_the_footer_is_not_made_anew_for_the_same_keys(open_app):
+    async with open_app(run=RUNS[0].id) as driver:
+        await driver.press("tab")
+        before = list(driver.app.screen.query(FooterKey))
+        await driver.press("tab", "tab")
+        assert list(driver.app.screen.query(FooterKey)) == before
+        await driver.press("z")
+        assert before
+
+
+def test_backgrounds_are_cached_by_colour_alone():
+    free_closed_widgets()
+    base, background = Color.parse("red"), Color.parse("blue").with_alpha(0.5)
+    inner, outer = StylesCache().get_inner_outer(base, background)
+    assert (inner.background, outer.background) == (base + background, base)
+    assert StylesCache().get_inner_outer(base, background) == (inner, outer)
+
+
+async def test_closed_widgets_leave_no_lines_behind(open_app):
+    async with open_app(size=(160, 50)) as driver:
+        for _ in range(5):
+            await driver.press("enter", "r")
+            await home(driver)
+        gc.collect()
+        caches = sum(isinstance(o, StylesCache) for o in gc.get_objects())
+        widgets = sum(isinstance(o, Widget) for o in gc.get_objects())
+        assert caches <= widgets

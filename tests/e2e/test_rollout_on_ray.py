@@ -22,6 +22,12 @@ LOST = (ConnectionError, ray.exceptions.RayActorError)
 CONFIG = Config(data={"max_len": 200}, rollout={"batch_size": 3, "n_samples_per_prompt": 4})
 
 
+class WatchedRouter(Router):
+    async def look(self) -> list[tuple[bool, int]]:
+        """Of every engine: whether it is open, and its requests in flight."""
+        return [(slot.open, len(slot.requests)) for slot in self.slots]
+
+
 @dataclass
 class Path:
     """The actors of one rollout path."""
@@ -35,7 +41,7 @@ class Path:
         return RolloutPool(prompts, RunnerDispatch(self.runners, LOST), CONFIG)
 
     async def in_flight(self) -> int:
-        return sum(len(slot.requests) for slot in await self.router.stats())
+        return sum(requests for _, requests in await self.router.look())
 
     async def until_in_flight(self, count: int) -> None:
         while await self.in_flight() != count:
@@ -48,7 +54,7 @@ def spawn(cls, *args, **kwargs) -> Remote:
 
 async def make_path(folder) -> Path:
     (folder / "count_agent.py").write_text(AGENT)
-    path = Path(spawn(Router), [spawn(ScriptedEngine, Script(lambda turn: 40), routing=(2, 2), step_s=lambda running: 0.05)
+    path = Path(spawn(WatchedRouter), [spawn(ScriptedEngine, Script(lambda turn: 40), routing=(2, 2), step_s=lambda running: 0.05)
                                 for _ in range(2)], [spawn(AgentRunnerActor) for _ in range(2)])  # fmt: skip
     await path.router.start([MailboxClient(e) for e in path.engines], LOST)
     spec = RunnerSpec(str(folder / "count_agent.py"), CharTokenizer(), CONFIG)
@@ -98,4 +104,4 @@ async def test_a_killed_engine_and_a_killed_runner_cost_no_rollout(path):
     records = await train_all(pool, path.engines[1:])
     assert len({r.prompt_id for r in records}) == 12 and len(records) == 48
     assert {r.sampled for r in records} == {40}
-    assert [slot.open for slot in await path.router.stats()] == [False, True]
+    assert [is_open for is_open, _ in await path.router.look()] == [False, True]

@@ -70,7 +70,7 @@ def changed_knobs(knobs: dict[str, Any], args: dict[str, Any], config: Config) -
     tree, problems = resolve(config.model_dump(), {flag: _words(value) for flag, value in (knobs | args).items()})
     for problem in problems or validate(tree):
         if problem not in known:
-            raise BadCommand(f"refused: {problem}")
+            raise BadCommand(str(problem))
     return live_knobs(tree)
 
 

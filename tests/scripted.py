@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from engine.rollout.mailbox import MailboxHost
+from engine.rollout.router import Router
 from engine.rollout.transport import EngineStats, GenerateRequest, GenerateResult
 
 EOS = 0
@@ -258,3 +259,9 @@ def update(engines: list[ScriptedEngine], version: int) -> Coroutine[Any, Any, N
         await asyncio.gather(*(e.resume() for e in engines))
 
     return publish()
+
+
+class WatchedRouter(Router):
+    async def look(self) -> list[tuple[bool, int]]:
+        """Of every engine: whether it is open, and its requests in flight."""
+        return [(slot.open, len(slot.requests)) for slot in self.slots]

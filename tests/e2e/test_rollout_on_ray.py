@@ -13,19 +13,12 @@ from engine.records import Rollout, check_rollout
 from engine.rollout.dispatch import RunnerDispatch
 from engine.rollout.mailbox import MailboxClient
 from engine.rollout.pool import RolloutPool
-from engine.rollout.router import Router
 from engine.rollout.runner import AgentRunnerActor, RunnerSpec
-from tests.scripted import CharTokenizer, Script, ScriptedEngine, update
+from tests.scripted import CharTokenizer, Script, ScriptedEngine, WatchedRouter, update
 from tests.unit.test_runner import AGENT
 
 LOST = (ConnectionError, ray.exceptions.RayActorError)
 CONFIG = Config(data={"max_len": 200}, rollout={"batch_size": 3, "n_samples_per_prompt": 4})
-
-
-class WatchedRouter(Router):
-    async def look(self) -> list[tuple[bool, int]]:
-        """Of every engine: whether it is open, and its requests in flight."""
-        return [(slot.open, len(slot.requests)) for slot in self.slots]
 
 
 @dataclass

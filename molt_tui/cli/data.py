@@ -190,7 +190,8 @@ def export(
     style: Annotated[str, typer.Option("--format", help="csv, jsonl or parquet")] = "csv",
     target: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="a file, not standard output")] = None,
 ) -> None:
-    """Write what runs recorded, as a stream of rows: metrics, events, rollouts or tokens."""
+    """Write what runs recorded, as a stream of rows: metrics, events, rollouts or tokens. A file is readable by you alone."""
+    import os
     import sys
 
     from molt_tui.cli import output
@@ -211,4 +212,5 @@ def export(
             count = service.write(store, found, what, style, sys.stdout.buffer, safe=sys.stdout.isatty())
         else:
             count = service.write_file(store, found, what, style, target)
-    output.say(f"{count} {what} rows of {len(found)} run{'s' if len(found) != 1 else ''}{f' in {target}' if target else ''}")
+    where = f" in {os.path.abspath(target)}" if target else ""
+    output.say(f"{count} {what} rows of {len(found)} run{'s' if len(found) != 1 else ''}{where}")

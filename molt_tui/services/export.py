@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from molt_tui.errors import MoltError, Refused
 from molt_tui.services.runs import Run
-from molt_tui.services.tables import WRITERS, write_parquet
+from molt_tui.services.tables import WRITERS, private, write_parquet
 from molt_tui.services.traces import settings_of
 from molt_tui.store.database import Store, store_errors
 from molt_tui.store.rollouts import rollout_files, step_records
@@ -126,11 +126,12 @@ def write(store: Store, runs: Sequence[Run], what: str, style: str, out: IO[byte
 
 
 def write_file(store: Store, runs: Sequence[Run], what: str, style: str, target: str) -> int:
-    """The same into a file that is there whole or not at all. Raises MoltError when it cannot be written."""
+    """The same into a file of its owner alone that is there whole or not at all. Raises MoltError when it cannot be written."""
     part = Path(f"{target}.part")
     try:
         try:
-            with part.open("wb") as file:
+            part.unlink(missing_ok=True)
+            with open(part, "xb", opener=private) as file:
                 count = write(store, runs, what, style, file)
             part.replace(target)
         finally:

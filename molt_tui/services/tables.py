@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any
@@ -14,6 +15,11 @@ from molt_tui.text import clean
 
 Rows = Iterable[Sequence[Any]]
 PARQUET_ROWS = 20_000  # rows of one row group, which is what is in memory at once
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener` of files with data of runs: they are for their owner alone, whatever the umask lets through."""
+    return os.open(path, flags, 0o600)
 
 
 def plain(value: Any) -> Any:

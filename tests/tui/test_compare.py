@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -256,7 +257,12 @@ def test_exports_hold_everything_and_overwrite_nothing(source, tmp_path):
     csv = as_text(found, "csv").splitlines()
     assert csv[0] == "what,name,subject,x,value,sd,n" and "curve,reward/mean by step,alone,1.0,0.2,,1" in csv
     assert "| train.seed | 1, 2 | 1 |" in as_text(found, "markdown")
-    path = save(found, str(tmp_path / "out.csv"))
+    before = os.umask(0)
+    try:
+        path = save(found, str(tmp_path / "out.csv"))
+    finally:
+        os.umask(before)
+    assert Path(path).stat().st_mode & 0o777 == 0o600
     assert Path(path).read_text().startswith("what,")
     for target, error in ((path, "exists already"), ("x.txt", "must end in"), (str(tmp_path / "no" / "x.md"), "cannot write")):
         with pytest.raises(MoltError, match=error):

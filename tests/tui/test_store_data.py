@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 
 import pytest
 
@@ -79,7 +80,12 @@ def test_rows_lead_to_runs_and_rollouts(source):
 def test_a_result_is_written_once(source, tmp_path):
     result = source.query("SELECT rollout_id, reward FROM rollouts WHERE step = 12 ORDER BY id", lambda: False)
     target = tmp_path / "out.csv"
-    assert source.write_result(result, "csv", str(target)) == str(target)
+    before = os.umask(0)
+    try:
+        assert source.write_result(result, "csv", str(target)) == str(target)
+    finally:
+        os.umask(before)
+    assert target.stat().st_mode & 0o777 == 0o600, "readable by its owner alone"
     assert target.read_text().splitlines()[:2] == ["rollout_id,reward", "tools:1#12/0,1.0"]
     with pytest.raises(MoltError, match="exists"):
         source.write_result(result, "csv", str(target))

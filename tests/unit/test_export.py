@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import shutil
 import sqlite3
 import sys
@@ -85,6 +86,17 @@ def test_parquet_without_pyarrow_is_refused_and_leaves_no_file(home, export, tmp
     code, _, err = export(RUN_ID, "--format", "parquet", "-o", str(tmp_path / "x.parquet"))
     assert code == 2 and "pip install pyarrow" in err and err.count("\n") == 1
     assert not list(tmp_path.glob("x.parquet*"))
+
+
+def test_a_file_is_for_its_owner_alone_and_its_place_is_said(home, export, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.csv.part").touch(0o666)
+    before = os.umask(0)
+    try:
+        assert "metrics rows of 1 run in " + str(tmp_path / "old.csv") in export(RUN_ID, "-o", "old.csv")[2]
+    finally:
+        os.umask(before)
+    assert (tmp_path / "old.csv").stat().st_mode & 0o777 == 0o600 and not list(tmp_path.glob("*.part"))
 
 
 def test_bad_usage(home, export, tmp_path):

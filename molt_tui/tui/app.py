@@ -32,7 +32,7 @@ from molt_tui.tui.cost import CountingDriver, Reading, in_words
 from molt_tui.tui.opened_later import OpenedLater
 from molt_tui.tui.patches import free_closed_widgets
 from molt_tui.tui.places import Places
-from molt_tui.tui.plain import AsciiOnly, wants_ascii
+from molt_tui.tui.plain import AsciiOnly, key_words, wants_ascii
 from molt_tui.tui.preferences import Preferences
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import ClosesItself
@@ -158,6 +158,10 @@ class MoltApp(Places):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._ascii]
+
+    def get_key_display(self, binding: Binding) -> str:
+        shown = super().get_key_display(binding)
+        return key_words(shown) if self._ascii else shown
 
     def get_default_screen(self) -> Screen:
         return RunsScreen()

@@ -9,7 +9,7 @@ from math import isfinite
 SPARK = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 NOT_FINITE = "×"
-MARKED, HALF_MARKED, FOLDED, UNFOLDED, RISING, FALLING = "◆", "◇", "▸", "▾", "▲", "▼"
+MARKED, HALF_MARKED, FOLDED, UNFOLDED, RISING, FALLING = "◆", "◇", "▸", "▾", "↑", "↓"
 # Levels of a verdict; "warn" and "bad" are those of a finding before a launch.
 MARK = {"good": "✔", "info": "●", "warning": "▲", "critical": "✖", "warn": "▲", "bad": "✖"}
 LEVEL_STYLE = {"good": "$text-success", "info": "$text-accent", "warning": "$text-warning", "critical": "$text-error",

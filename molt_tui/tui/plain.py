@@ -16,7 +16,7 @@ BRAILLE = range(0x2800, 0x2900)
 BY_DOTS = " .:;!|%#@"
 PLAIN = {
     **dict(zip("▁▂▃▄▅▆▇█", "_.-=+*%#", strict=True)), **dict(zip("▏▎▍▌▋▊▉", "||:=+*%", strict=True)),
-    "░": ".", "▒": ":", "▓": "%",
+    "░": ".", "▒": ":", "▓": "%", "▚": "/", "▞": "\\",
     **dict.fromkeys("─╌┄▔‾", "-"), **dict.fromkeys("━═▬", "="), **dict.fromkeys("│┃║▕", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯┏┓┗┛┣┫┳┻╋╔╗╚╝╸╺╹╻", "+"), "…": "~", "·": ".", "•": "*", "–": "-", "—": "-", "±": "~",
     "←": "<", "→": ">", "↑": "^", "↓": "v", "◀": "<", "▶": ">", "▼": "v", "▽": "v", "▲": "!", "△": "^", "●": "*", "○": "o",
@@ -26,12 +26,21 @@ PLAIN = {
 }  # fmt: skip
 
 
+# Keys that Textual names by a sign, as keyboards and manuals name them; short, since a footer has 80 cells.
+KEYS = {"⏎": "RET", "↑": "up", "↓": "down", "←": "left", "→": "right"}
+
+
+def key_words(shown: str) -> str:
+    """What a footer calls a key."""
+    return KEYS.get(shown, shown)
+
+
 @lru_cache(4096)
 def plain(text: str) -> str:
     """The text in ASCII with exactly as many cells; what has no likeness becomes `?`."""
     if text.isascii():
         return text
-    return "".join(_plain(character) for character in text)
+    return "".join(_plain(character) for character in text.replace(" → ", "-> "))
 
 
 def _plain(character: str) -> str:

@@ -125,6 +125,15 @@ async def test_ascii_mode_draws_ascii_only():
             assert driver.text().strip().isascii()
 
 
+async def test_ascii_mode_names_the_keys():
+    async with driven(Preferences(ascii=True)) as driver:
+        assert driver.text().splitlines()[-1].startswith("RET Open") and driver.text().splitlines()[-1].endswith("q Quit")
+        await driver.press("enter")
+        assert "train 70 %" in driver.text() and "/ sync 8 %" in driver.text() and "4.1 %-> 0 % after replay" in driver.text()
+        await driver.press("escape", "s")
+        assert "State^" in driver.text(), "sorted upwards"
+
+
 @given(st.text())
 def test_plain_keeps_the_width(text):
     assert plain(text).isascii()

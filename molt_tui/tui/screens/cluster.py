@@ -79,7 +79,7 @@ class ClusterScreen(RunControls, MoltScreen):
     def compose(self) -> ComposeResult:
         yield Static("", id="top", markup=False)
         yield Static("", id="trouble", markup=False)
-        yield KeyTable(PARTITIONS, id="partitions", empty="  asking Slurm ...")
+        yield KeyTable(PARTITIONS, id="partitions", empty="  asking Slurm ...", opens=False)
         yield KeyTable(JOBS, id="jobs", empty="")
         yield Static("", id="about", markup=False)
         yield KeyFooter()

@@ -66,9 +66,9 @@ class CompareScreen(CurveKeys, MoltScreen):
         yield Static("", id="top", markup=False)
         with ContentSwitcher(initial="curves", id="sides"):
             yield Overlay(id="curves")
-            yield KeyTable((Column("Setting"),), id="settings", empty="  all settings agree")
-            yield KeyTable((Column("Metric"),), id="final", empty="  nothing is reported yet")
-        yield KeyTable(LEGEND, id="compared", empty="  a adds a run or a group")
+            yield KeyTable((Column("Setting"),), id="settings", empty="  all settings agree", opens=False)
+            yield KeyTable((Column("Metric"),), id="final", empty="  nothing is reported yet", opens=False)
+        yield KeyTable(LEGEND, id="compared", empty="  a adds a run or a group", opens=False)
         yield Static("", id="axis", markup=False)
         yield KeyFooter()
 

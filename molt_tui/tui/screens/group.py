@@ -66,7 +66,7 @@ class GroupScreen(MoltScreen):
         " bring those that do not fit, enter opens one token by token."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", "Other", id="group.next"),
+        Binding("tab", "app.focus_next", "Other", show=False, id="group.next"),
         Binding("shift+tab", "app.focus_previous", "Rollout before", show=False, id="group.previous"),
         Binding("left_square_bracket", "shift(-1)", "Better ones", show=False, id="group.better"),
         Binding("right_square_bracket", "shift(1)", "Worse", id="group.worse"),

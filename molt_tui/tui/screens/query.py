@@ -290,7 +290,7 @@ class ResultTable(KeyTable):
         Binding("left,h", "shift(-1)", "Columns before", show=False, id="result.left"),
         Binding("right,l", "shift(1)", "More columns", show=False, id="result.right"),
         Binding("e", "export", "Export", id="result.export"),
-        Binding("y", "copy", "Copy row", id="result.copy"),
+        Binding("y", "copy", "Copy", id="result.copy"),
         Binding("tab,shift+tab,i,slash", "edit", "Edit", id="result.edit"),
     ]
 

@@ -91,8 +91,10 @@ class KeyTable(ScrollView, can_focus=True):
         def control(self) -> KeyTable:
             return self.table
 
-    def __init__(self, columns: Sequence[Column], *, empty: str = "", id: str | None = None) -> None:
+    def __init__(self, columns: Sequence[Column], *, empty: str = "", id: str | None = None, opens: bool = True) -> None:
+        """`opens`: whether there is something behind a row."""
         super().__init__(id=id)
+        self.opens = opens
         self.columns = tuple(columns)
         self.empty = empty
         self.keys: list[str] = []
@@ -100,6 +102,9 @@ class KeyTable(ScrollView, can_focus=True):
         self._index: dict[str, int] = {}
         self._cells: Callable[[str], Sequence[Cell]] = lambda key: ()
         self._drawn: dict[int, tuple[str, Sequence[Cell]]] = {}
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.opens if action == "choose" else True
 
     @property
     def cursor(self) -> int:

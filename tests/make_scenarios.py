@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.metrics import spread
+from engine.protocol import ExitReason
 from engine.wire import to_wire
 from molt_tui.scenarios.archive import FOLDER, SUFFIX, Ending, Scenario, load, parse
 from molt_tui.scenarios.recorder import pack
 
 SOURCE, ONSET, LAST, DIGITS = "healthy", 60, 96, 4
 ENGINE_START = 12.0  # seconds before the first step: those of the recording, shortened
+STOPPING_S = 5.0  # between being told to stop and being killed
+TIMEOUT_S = 182.0  # as long as its recording
 NAN = math.nan
 
 
@@ -80,7 +83,8 @@ Steps = list[Step]
 
 @dataclass(frozen=True)
 class Pathology:
-    """`settings`: flat keys of run.toml that differ; `ending`, `failure`: how the recording ends (see archive.Ending)."""
+    """`settings`: flat keys of run.toml that differ; `ending`, `reason`, `failure`: how the recording ends (see
+    archive.Ending), by which exit reason and in which words."""
 
     title: str
     about: str
@@ -88,6 +92,7 @@ class Pathology:
     change: Callable[[Steps, random.Random], None]
     ending: Ending = "live"
     failure: str = ""
+    reason: ExitReason = "failed"
     settings: dict[str, Any] = field(default_factory=dict)
     time_left_s: float | None = None
 
@@ -317,6 +322,27 @@ def _out_of_memory(steps: Steps, dice: random.Random) -> None:
     steps[-1].fault("OutOfMemoryError", "tried to allocate 1.2 GiB; lower train.max_tokens_per_gpu", fatal=True)
 
 
+@pathology("timeout", "The time limit ends the run", "timeout", ending="exit", reason="timeout",
+           failure="the time limit was reached", settings={"ckpt.save_steps": 100}, time_left_s=TIMEOUT_S)  # fmt: skip
+def _timeout(steps: Steps, dice: random.Random) -> None:
+    """Steps became slow, and the job's time was over before the first checkpoint: the alert comes first, then the end, and
+    nothing is left to go on from."""
+    for s in sick(steps):
+        s.retime(wait=1.0, train=3.0)
+
+
+@pathology("preempted", "A job of higher priority takes the nodes", "preempted", ending="exit", reason="preempted",
+           failure="a job of higher priority took the nodes", settings={"slurm.requeue": False})  # fmt: skip
+def _preempted(steps: Steps, dice: random.Random) -> None:
+    """Slurm gave the nodes to another job, without time to save; with slurm.requeue off the run does not wait for new ones."""
+
+
+@pathology("cancelled", "Somebody cancels the job", "cancelled", ending="exit", reason="cancelled",
+           failure="the job was cancelled")  # fmt: skip
+def _cancelled(steps: Steps, dice: random.Random) -> None:
+    """scancel from another terminal: the run is told to stop and is killed before it has saved."""
+
+
 def engines(step: Step, members: dict[str, dict[str, float]]) -> None:
     """Report these engines instead of the recorded one; what is not given stays at the recorded mean."""
     for name in ("running", "waiting", "kv_frac", "preemptions", "version"):
@@ -387,8 +413,14 @@ def make(name: str, source: Scenario) -> bytes:
     content = {"meta.json": json.dumps(source.meta).encode(), "run.toml": configured(source.files["run.toml"], spec.settings)}
     content |= {key: data for key, data in source.files.items() if key.startswith("agent/")}
     if spec.failure:
-        phases.append({"t": end, "kind": "phase", "step": LAST, "version": LAST, "phase": "failed", "detail": spec.failure})
-        ending = {"reason": "failed", "detail": spec.failure, "code": 1, "step": LAST, "resumable": False}
+        at_end = {"kind": "phase", "step": LAST, "version": LAST}
+        how = {"code": 1}
+        if spec.reason != "failed":  # it was told to stop and did not in time
+            word = "SIGTERM" if spec.reason == "cancelled" else "SIGUSR1"
+            phases.append({"t": end, **at_end, "phase": "stopping", "detail": f"{word}: checkpoint, then stop"})
+            end, how = end + STOPPING_S, {"signal": 9}
+        phases.append({"t": end, **at_end, "phase": spec.reason, "detail": spec.failure})
+        ending = {"reason": spec.reason, "detail": spec.failure, **how, "step": LAST, "resumable": False}
         content["attempts/1/exit.json"] = json.dumps(ending).encode()
     content["attempts/1/events/000000.jsonl"] = lines(records)
     content["attempts/1/supervisor/000000.jsonl"] = lines(phases)

@@ -22,7 +22,8 @@ from molt_tui.store.ingest import ingest
 from molt_tui.verdict import ACTIVE, judge
 from tests.make_scenarios import PATHOLOGIES, make
 
-WITHOUT_METRICS = {"no-beat", "stuck", "time-limit", "disk-full", "out-of-memory"}
+ENDS = {"timeout", "preempted", "cancelled"}  # states of their own; every other recorded end is a failure
+WITHOUT_METRICS = {"no-beat", "stuck", "time-limit", "disk-full", "out-of-memory", *ENDS}
 QUIET_S = 900.0  # long enough for every rule that waits for something
 
 
@@ -78,7 +79,8 @@ def test_a_scenario_is_quiet_before_its_onset_and_ends_with_its_verdict(home, na
         assert (run.state, [v.rule for v in found]) == ("completed", ["completed"])
         return
     assert found[0].rule == scenario.verdict, found
-    assert run.state == ("failed" if scenario.ending == "exit" else "running")
+    ended = scenario.verdict if scenario.verdict in ENDS else "failed"
+    assert run.state == (ended if scenario.ending == "exit" else "running")
     assert found[0].action and found[0].healthy
     early = [v for _, found in at_every_step(home, range(1, scenario.onset, 4)) for v in found if v.alarming]
     assert not early
@@ -130,10 +132,10 @@ def test_times_are_in_order_and_every_state_is_known():
         scenario = load(name)
         assert all(a.t <= b.t for a, b in pairwise(scenario.items))
         phases = {i.payload["phase"] for i in scenario.items if i.action == "supervisor" and i.payload["kind"] == "phase"}
-        assert phases <= {*ACTIVE, "completed", "failed"}
+        assert phases <= {*ACTIVE, "completed", "failed", *ENDS}
 
 
-@pytest.mark.parametrize("name", ["time-limit", "disk-full"])
+@pytest.mark.parametrize("name", ["time-limit", "disk-full", *sorted(ENDS)])
 def test_a_replay_offers_no_checkpoint_that_it_does_not_have(home, name):
     scenario = load(name)
     Player(scenario, new_run(home, scenario), float("inf")).play(0.0)

@@ -1,5 +1,5 @@
 """AutoModel's classes do what transformers' do: values, gradients, routing, weights, checkpoints; whole, sharded, and with
-experts shared. Needs nemo-automodel (`make automodel`)."""
+experts and rows shared. Needs nemo-automodel (`make automodel`)."""
 
 import importlib.util
 import socket
@@ -17,10 +17,12 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nemo_automodel") is None, reason="nemo_automodel is not installed: make automodel"
 )
 CASES = {
-    "one rank": ("moe", 1, 1, False),
-    "two ranks": ("moe", 2, 1, False),
-    "two ranks share experts, packed": ("moe", 2, 2, True),
-    "dense, packed": ("dense", 1, 1, True),
+    "one rank": ("moe", 1, 1, 1, False),
+    "two ranks": ("moe", 2, 1, 1, False),
+    "two ranks share experts, packed": ("moe", 2, 2, 1, True),
+    "two ranks share experts and rows": ("moe", 2, 2, 2, True),
+    "dense, packed": ("dense", 1, 1, 1, True),
+    "dense, two ranks share rows": ("dense", 2, 1, 2, True),
 }
 
 
@@ -42,13 +44,13 @@ def models(tmp_path_factory, layout):
 @pytest.fixture(scope="module", params=CASES)
 def case(request, models, tmp_path_factory):
     """Results of the ranks, what is expected of them, and their folder."""
-    kind, world, ep_size, packed = CASES[request.param]
+    kind, world, ep_size, cp_size, packed = CASES[request.param]
     path, expected = models[kind]
     folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    multiprocessing.spawn(main, args=(world, ep_size, packed, path, str(folder), port), nprocs=world)
+    multiprocessing.spawn(main, args=(world, ep_size, cp_size, packed, path, str(folder), port), nprocs=world)
     return [torch.load(folder / f"result-{rank}.pt", weights_only=False) for rank in range(world)], expected, folder
 
 

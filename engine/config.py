@@ -15,6 +15,8 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
@@ -37,7 +39,7 @@ class RecipeInfo(Section):
 
 class AdamConfig(Section):
     lr: NonNegativeFloat = option(1e-6, "learning rate; that of the actor can be changed while the run is live")
-    betas: Pair = option((0.9, 0.95), "AdamW betas")
+    betas: tuple[Decay, Decay] = option((0.9, 0.95), "AdamW betas")
     eps: PositiveFloat = option(1e-8, "AdamW epsilon")
     weight_decay: NonNegativeFloat = option(0.0, "decoupled weight decay")
 
@@ -53,8 +55,8 @@ class ActorConfig(Section):
     loss_mode: Literal[*LOSS_MODES] = option("ppo", "policy loss")
     loss_agg_mode: Literal[*AGGREGATIONS] = option("token-mean", "how token losses become one number")
     eps_clip_low_high: Pair = option((0.2, 0.2), "clip range below and above 1 (ppo, gspo); cispo: high is the ceiling itself")
-    dual_clip: float | None = option(None, "dual clip bound for negative advantages (> 1, ppo)")
-    entropy_coef: float | None = option(None, "entropy bonus coefficient")
+    dual_clip: float | None = option(None, "dual clip bound for negative advantages (ppo)", gt=1)
+    entropy_coef: NonNegativeFloat | None = option(None, "entropy bonus coefficient")
     freeze_moe_router: bool = option(False, "leave the routers of a MoE model as they are")
     num_nodes: PositiveInt = option(1, "nodes of the trainer")
     num_gpus_per_node: PositiveInt = option(1, "trainer ranks per node (one GPU each; CPU processes without GPUs)")
@@ -85,7 +87,7 @@ class FsdpConfig(Section):
 
 class DataConfig(Section):
     prompt_dataset: tuple[str, ...] = option((), "JSONL, Parquet, dataset directory or reasoning-gym:NAME?key=value")
-    prompt_probs: tuple[float, ...] = option((), "mixing weights, one per dataset; empty: by size")
+    prompt_probs: tuple[PositiveFloat, ...] = option((), "mixing weights, one per dataset; empty: by size")
     prompt_split: str = option("train", "split of a dataset directory")
     input_key: str = option("input", "column that holds the prompt")
     label_key: str | None = option(None, "column that holds the expected answer")
@@ -146,7 +148,7 @@ class VllmConfig(Section):
     tensor_parallel_size: PositiveInt = option(1, "GPUs of one engine")
     dtype: Literal["bfloat16", "float32", "float16"] = option("bfloat16", "compute type of the sampler")
     enforce_eager: bool = option(False, "no compilation and no CUDA graphs")
-    gpu_memory_utilization: Share = option(0.85, "share of the GPU (on CPU: of the host) memory an engine may take")
+    gpu_memory_utilization: PositiveShare = option(0.85, "share of the GPU (on CPU: of the host) memory an engine may take")
     kv_cache_gb: PositiveFloat | None = option(
         None, "KV cache of one engine, in GiB; empty: what gpu_memory_utilization leaves (CPU: 1)"
     )
@@ -162,7 +164,7 @@ class RolloutConfig(Section):
     num_runners: PositiveInt = option(2, "agent runner processes")
     max_new_tokens: PositiveInt | None = option(None, "sampled tokens per turn; empty: what the context leaves")
     temperature: PositiveFloat = option(1.0, "sampling temperature (can be changed while the run is live)")
-    top_p: PositiveFloat = option(1.0, "nucleus sampling bound")
+    top_p: PositiveShare = option(1.0, "nucleus sampling bound")
     timeout_s: PositiveFloat = option(1800.0, "wall time of one episode before it counts as failed")
     max_retries: NonNegativeInt = option(1, "new attempts for a failed rollout")
     max_failure_rate: Share = option(0.5, "stop the run when more than this share of recent rollouts fails for good")
@@ -175,8 +177,8 @@ class TrainConfig(Section):
     logprob_chunk_tokens: PositiveInt = option(2048, "rows of the vocabulary projection held at once")
     num_episodes: PositiveInt = option(1, "passes over the prompts")
     max_steps: PositiveInt | None = option(None, "stop after this many steps; empty: when the prompts are used up")
-    seed: int = option(42, "seed of data order, sampling and model building")
-    max_staleness: NonNegativeInt = option(1, "versions a trained token may lag behind; 0 is strictly synchronous (live)")
+    seed: NonNegativeInt = option(42, "seed of data order, sampling and model building", le=2**31 - 1)
+    max_staleness: NonNegativeInt = option(1, "versions a trained token may lag behind; 0 is strictly synchronous (live)", le=64)
     partial_rollout_enable: bool = option(True, "rollouts in flight continue across a weight update")
     routing_replay: bool = option(False, "replay the sampler's expert choice in the training forward (R3)")
     routing_replay_border: Literal["both", "old", "new"] = option(

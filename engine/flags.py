@@ -85,8 +85,8 @@ def _type_text(kind: Kind, choices: tuple[str, ...], schema: Mapping[str, Any], 
     text = one if length is None else f"a list of {many}" if length == 0 else f"{length} {many}"
     if "minimum" in schema and "maximum" in schema:
         return f"{text} from {schema['minimum']} to {schema['maximum']}"
-    signs = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="))
-    return text + "".join(f" {sign} {schema[key]}" for key, sign in signs if key in schema)
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    return f"{text} {' and '.join(f'{sign} {schema[key]}' for key, sign in signs.items() if key in schema)}".rstrip()
 
 
 def parse_overrides(argv: Iterable[str]) -> tuple[Overrides, list[Problem]]:

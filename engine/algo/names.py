@@ -53,8 +53,6 @@ def forbidden_loss(loss_mode: str, clip: tuple[float, float], dual_clip: float |
     low, high = clip
     if dual_clip is not None and loss_mode != "ppo":
         return f"dual_clip is a bound of ppo alone: leave it empty with {loss_mode}"
-    if dual_clip is not None and not dual_clip > 1:
-        return f"dual_clip {dual_clip} must be above 1"
     if loss_mode == "cispo":
         return None if high >= 1 else f"cispo takes the ceiling of the ratio itself as the second value: at least 1, not {high}"
     if not (0 <= low < 1 and high > 0):

@@ -60,7 +60,7 @@ def test_setting_a_knob_changes_only_that_value():
     [
         ("token", "algo.advantage.is_correction_threshold", (float("nan"), 2.0), "number"),
         ("token", "algo.advantage.is_correction_threshold", (-1.0,), "upper bound above 0"),
-        ("token", "train.max_staleness", 99_999_999, "at most 64"),
+        ("token", "train.max_staleness", 99_999_999, "from 0 to 64"),
         ("off", "train.max_staleness", 1, "needs a correction"),
     ],
 )

@@ -69,7 +69,9 @@ def test_every_problem_at_once_each_on_its_flag(home):
     assert problems(home, draft)[0] == "run seeds expects a whole number from 1 to 64, got 'x'"
     assert any("--train.seed: a range goes from a smaller" in line for line in problems(home, draft))
     found = problems(home, replace(draft, seeds="1", sweeps={}))
-    assert len(found) == 2 and "--actor.adam.lr" in found[0] and "--train.max_staleness: at most 64" in found[1]
+    assert (
+        len(found) == 2 and "--actor.adam.lr" in found[0] and "--train.max_staleness: expects an integer from 0 to 64" in found[1]
+    )
 
 
 def test_what_this_machine_cannot_do_is_a_problem_of_the_form(home, monkeypatch):

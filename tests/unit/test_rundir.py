@@ -119,7 +119,7 @@ def test_check_and_flags_are_light(recipe, tmp_path):
     assert (result.returncode, result.stdout, errors(result)) == (0, "ok\n", [])
     assert not imported(result) & {"torch", "ray", "vllm", "transformers", "numpy"}
     table = engine("flags", "staleness", cwd=tmp_path)
-    assert "--train.max_staleness  [an integer >= 0; default 1]  (live)" in table.stdout
+    assert "--train.max_staleness  [an integer from 0 to 64; default 1]  (live)" in table.stdout
 
 
 @pytest.mark.parametrize("end", [["--runs-root"], ["--runs-root="], ["--runs-root", "--train.seed", "1"]])

@@ -122,8 +122,8 @@ def test_every_combination_is_validated_before_anything_starts(home):
     with pytest.raises(Refused) as refusal:
         launch.make_plan(home, "demo", [], axes=[parse_axis("train.max_staleness=1,-1,100")])
     assert str(refusal.value).splitlines() == [
-        "--train.max_staleness: expects an integer >= 0, got -1",
-        "--train.max_staleness: at most 64, got 100",
+        "--train.max_staleness: expects an integer from 0 to 64, got -1",
+        "--train.max_staleness: expects an integer from 0 to 64, got 100",
     ]
     assert not home.runs_root.exists()
 

@@ -60,7 +60,6 @@ def test_level_off_needs_no_threshold():
     ("mode", "clip", "dual_clip", "message"),
     [
         ("ppo", (0.2, 0.28), 3.0, None),
-        ("ppo", (0.2, 0.2), 0.9, "above 1"),
         ("gspo", (0.2, 0.2), 3.0, "ppo alone"),
         ("ppo", (1.5, 0.2), None, "low in [0, 1)"),
         ("cispo", (0.2, 0.2), None, "at least 1"),

@@ -371,10 +371,7 @@ def one_line(text: str, limit: int = 300) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.supervisor", description="Supervise the next attempt of a run.")
     parser.add_argument("rundir", type=Path)
-    parser.add_argument("--python", default=sys.executable, help="interpreter of the engine")
-    parser.add_argument("--grace", type=float, default=GRACE_SECONDS, help="seconds for the checkpoint of a stop")
-    arguments = parser.parse_args(argv)
-    run = RunDir(arguments.rundir.resolve())
+    run = RunDir(parser.parse_args(argv).rundir.resolve())
     if not run.run_toml.is_file():
         print(f"refused: {run.path} is not a run directory (it has no run.toml)", file=sys.stderr)
         return 2
@@ -383,7 +380,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(PermissionError):
         os.setsid()
     try:
-        return Supervisor(run, [arguments.python, "-m", "engine", "attempt"], arguments.grace).execute()
+        return Supervisor(run, [sys.executable, "-m", "engine", "attempt"]).execute()
     except (Refused, OSError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 2

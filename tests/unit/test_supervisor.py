@@ -82,7 +82,7 @@ def test_failure_names_the_error_in_one_line(run, start, mode, detail):
 
 
 def test_a_controller_that_cannot_start_is_a_failure(run):
-    assert supervisor.main([str(run.path), "--python", "/nowhere/python"]) == 1
+    assert supervisor.Supervisor(run, ["/nowhere/python"]).execute() == 1
     assert "No such file" in read_exit(run, 1).detail
 
 

@@ -1,10 +1,11 @@
-"""Faults of Textual that a subclass cannot mend."""
+"""What Textual keeps longer than a long session can afford, and offers no way to let go of."""
 
 from __future__ import annotations
 
 from functools import lru_cache, partial
 
 from textual._styles_cache import StylesCache
+from textual.widget import Widget
 
 
 def free_closed_widgets() -> None:
@@ -15,3 +16,9 @@ def free_closed_widgets() -> None:
     if not isinstance(vars(StylesCache)["get_inner_outer"], staticmethod):
         original = StylesCache.get_inner_outer.__wrapped__
         StylesCache.get_inner_outer = staticmethod(lru_cache(1024)(partial(original, StylesCache)))
+
+
+def drop_drawn_lines(root: Widget) -> None:
+    """Forget how this widget and those in it looked: more than half of what a screen takes. They are drawn again when shown."""
+    for widget in root.walk_children(Widget, with_self=True):
+        widget._styles_cache.clear()

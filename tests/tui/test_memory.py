@@ -87,3 +87,20 @@ async def test_closed_widgets_leave_no_lines_behind(open_app):
         caches = sum(isinstance(o, StylesCache) for o in gc.get_objects())
         widgets = sum(isinstance(o, Widget) for o in gc.get_objects())
         assert caches <= widgets
+
+
+def drawn_lines(screen) -> int:
+    return sum(len(widget._styles_cache._cache) for widget in screen.walk_children(with_self=True))
+
+
+async def test_a_screen_that_is_out_of_sight_keeps_no_lines_and_comes_back_whole(open_app):
+    async with open_app(run=RUNS[0].id) as driver:
+        run, before = driver.app.screen, driver.text()
+        await driver.press("question_mark")
+        assert drawn_lines(run), "it is in sight beneath the help"
+        await driver.press("escape")
+        driver.app.open_launch()
+        await driver.settle()
+        assert driver.app.screen is not run and not drawn_lines(run)
+        await driver.press("escape")
+        assert driver.app.screen is run and driver.text() == before

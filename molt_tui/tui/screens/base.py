@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from molt_tui.tui.background import Answer
+from molt_tui.tui.patches import drop_drawn_lines
 
 if TYPE_CHECKING:
     from molt_tui.tui.app import MoltApp
@@ -47,6 +48,10 @@ class MoltScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         self.look()
+
+    def on_screen_suspend(self) -> None:
+        if not self.app.screen.is_modal:  # a dialog leaves it in sight
+            drop_drawn_lines(self)
 
     def action_look(self) -> None:
         self.molt.background.ingest_now()

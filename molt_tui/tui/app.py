@@ -22,6 +22,7 @@ from textual.filter import LineFilter
 from textual.reactive import Initialize, Reactive
 from textual.screen import Screen
 from textual.theme import Theme
+from textual.worker import Worker
 
 from molt_tui.lines import RunLine
 from molt_tui.store.home import Home, find_home
@@ -109,9 +110,12 @@ class Palette(ClosesItself, CommandPalette):
     """Textual's palette raises KeyError when a page key comes before its list is laid out, NoMatches when it was closed
     while a search was under way."""
 
-    def _refresh_command_list(self, *arguments: Any, **keywords: Any) -> None:
-        with contextlib.suppress(NoMatches):
-            super()._refresh_command_list(*arguments, **keywords)
+    def run_worker(self, work: Any, *arguments: Any, **keywords: Any) -> Worker[Any]:
+        async def search() -> None:
+            with contextlib.suppress(NoMatches):
+                await work()
+
+        return super().run_worker(search, *arguments, **keywords)
 
     def _action_command_list(self, action: str) -> None:
         with contextlib.suppress(KeyError):

@@ -6,7 +6,7 @@ import pkgutil
 from pathlib import Path
 
 from textual.binding import Binding
-from textual.command import CommandPalette
+from textual.command import CommandList, CommandPalette
 from textual.dom import DOMNode
 
 import molt_tui.tui
@@ -53,6 +53,16 @@ async def test_palette_opens_on_both_keys_and_finds_runs(open_app):
         await driver.settle()
         assert isinstance(driver.app.screen, RunScreen)
         assert driver.app.screen.run_id == RUNS[3].id
+
+
+async def test_a_search_that_is_overtaken_by_the_end_of_the_palette_is_no_error(open_app):
+    async with open_app() as driver:
+        await driver.press("colon")
+        palette = driver.app.screen
+        await palette.query_one(CommandList).remove()
+        await palette._gather_commands("run").wait()
+        await driver.press("escape")
+        assert isinstance(driver.app.screen, RunsScreen)
 
 
 async def test_every_binding_can_be_remapped(open_app):

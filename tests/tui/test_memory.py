@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from textual._styles_cache import StylesCache
@@ -11,6 +12,7 @@ from textual.widget import Widget
 from textual.widgets._footer import FooterKey
 
 from molt_tui.tui.patches import free_closed_widgets
+from molt_tui.tui.screens import runs
 from molt_tui.tui.screens.runs import RunsScreen
 from tests.tui.fake_source import RUNS
 
@@ -104,3 +106,18 @@ async def test_a_screen_that_is_out_of_sight_keeps_no_lines_and_comes_back_whole
         assert driver.app.screen is not run and not drawn_lines(run)
         await driver.press("escape")
         assert driver.app.screen is run and driver.text() == before
+
+
+async def test_curves_of_few_runs_are_kept_beside_those_in_view(open_app, monkeypatch):
+    monkeypatch.setattr(runs, "TRENDS_KEPT", 3)
+    async with open_app() as driver:
+        source, screen = driver.source, driver.app.screen
+        source.lines = [replace(RUNS[0], id=f"r{i}", name=f"n{i}", group=None) for i in range(100)]
+        await driver.refresh()
+        for _ in range(8):
+            await driver.press("pagedown")
+        in_view = screen.query_one("KeyTable").visible_keys
+        assert set(in_view) <= screen.trends.keys() and len(screen.trends) <= len(in_view) + 3
+        source.lines = source.lines[:5]
+        await driver.refresh()
+        assert screen._matching.keys() <= {"r0", "r1", "r2", "r3", "r4"}

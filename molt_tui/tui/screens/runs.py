@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from molt_tui.tui.source import Trend
 
 WIDE_FROM = 140
+TRENDS_KEPT = 500
 
 
 class RunsScreen(MarkControls, MoltScreen):
@@ -125,14 +126,22 @@ class RunsScreen(MarkControls, MoltScreen):
 
     def answered(self, topic: str, value: Any) -> None:
         if topic == "trends":
-            for run_id, trend in value.items():
-                if run_id in self.lines:
-                    self.trends[run_id] = (self.lines[run_id], trend)
+            self._keep_trends(value)
             self._redraw()
         elif topic == "notes":
             self.ask_note(*value)
         else:
             self._take(value)
+
+    def _keep_trends(self, found: Mapping[str, Trend]) -> None:
+        """Those of the rows in view, and the newest others."""
+        for run_id, trend in found.items():
+            if run_id in self.lines:
+                self.trends.pop(run_id, None)
+                self.trends[run_id] = (self.lines[run_id], trend)
+        seen = {run.id for key in self.query_one(KeyTable).visible_keys for run in self._runs_of(key)}
+        for run_id in [run_id for run_id in self.trends if run_id not in seen][:-TRENDS_KEPT]:
+            del self.trends[run_id]
 
     def _take(self, runs: Sequence[RunLine]) -> None:
         """Without news only ages are drawn again; a run that did not change is the very object that was here before."""
@@ -140,6 +149,7 @@ class RunsScreen(MarkControls, MoltScreen):
         news = len(before) != len(runs) or any(before.get(run.id) is not run for run in runs)
         if news or not self.loaded or self.stale is not None or self.filter.by_time:
             self.marked &= self.lines.keys()
+            self._matching = {run_id: known for run_id, known in self._matching.items() if run_id in self.lines}
             self.loaded, self.stale = True, None
             self.fill()
         else:

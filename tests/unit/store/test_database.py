@@ -22,6 +22,7 @@ def test_journal_follows_the_file_system(home, monkeypatch, mode, synchronous):
     with open_store(home) as store:
         assert store.rows("PRAGMA journal_mode")[0][0] == mode
         assert store.rows("PRAGMA synchronous")[0][0] == synchronous
+        assert store.rows("PRAGMA cache_size")[0][0] == -2048, "KiB, for each thread"
 
 
 def test_newer_schema_is_refused(home):

@@ -65,6 +65,10 @@ class Monkey:
         late = [mb for share, mb in self.memory if share >= 0.9]
         return statistics.median(late) / statistics.median(early) if early and late else 1.0
 
+    def timeline(self) -> list[int]:
+        """Megabytes at most in each tenth of the session."""
+        return [round(max((mb for share, mb in self.memory if int(10 * share) == tenth), default=0)) for tenth in range(10)]
+
     def session(self, seconds: float) -> int | None:
         """The app's exit code; None when it lives to the end. The palette has a Quit, which ends it with 0."""
         command = [sys.executable, "-m", "molt_tui", "--read-only"]
@@ -90,7 +94,8 @@ def main(minutes: float = 20.0, seed: int = 1) -> int:
         logged = log.read_text() if log.exists() else ""
     ok = ended in (None, 0) and "Traceback" not in logged and growth <= GROWTH
     result = {"minutes": minutes, "keys": monkey.keys, "runs": monkey.count, "ended": ended, "growth": round(growth, 3),
-              "memory_mb": round(memory, 1), "exceptions": logged.count("Traceback"), "ok": ok}  # fmt: skip
+              "memory_mb": round(memory, 1), "timeline_mb": monkey.timeline(),
+              "exceptions": logged.count("Traceback"), "ok": ok}  # fmt: skip
     print(json.dumps(result))
     if not ok:
         print(logged[-4000:], monkey.last, sep="\n", file=sys.stderr)

@@ -30,7 +30,7 @@ class PtyProgram:
         self.process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, start_new_session=True,
                                         env={**base, **TERMINAL, **environment})  # fmt: skip
         os.close(side)
-        self.output = b""
+        self.output = bytearray()
 
     def __enter__(self) -> PtyProgram:
         return self

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import termios
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +24,20 @@ class CountingDriver(LinuxDriver):
     def write(self, data: str) -> None:
         CountingDriver.sent += len(data) if data.isascii() else len(data.encode("utf-8", "replace"))
         super().write(data)
+
+    def stop_application_mode(self) -> None:
+        """Ctrl+s holds the output again only once all of it is out: the program would wait for it, and not end."""
+        before = self.attrs_before
+        if before is not None:
+            self.attrs_before = [before[0] & ~termios.IXON, *before[1:]]
+        super().stop_application_mode()
+        self.attrs_before = before
+
+    def close(self) -> None:
+        super().close()
+        if self.attrs_before is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
 
 
 @dataclass(frozen=True)

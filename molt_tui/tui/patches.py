@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from textual._styles_cache import StylesCache
+from textual.css.scalar import Scalar
+from textual.geometry import Region
 from textual.widget import Widget
 
 
@@ -16,6 +18,14 @@ def free_closed_widgets() -> None:
     if not isinstance(vars(StylesCache)["get_inner_outer"], staticmethod):
         original = StylesCache.get_inner_outer.__wrapped__
         StylesCache.get_inner_outer = staticmethod(lru_cache(1024)(partial(original, StylesCache)))
+
+
+def forget_other_sizes() -> None:
+    """Empty the caches of geometry: their tens of thousands of entries are for sizes that the terminal had before."""
+    for owner in (Region, Scalar):
+        for method in vars(owner).values():
+            if hasattr(method, "cache_clear"):
+                method.cache_clear()
 
 
 def drop_drawn_lines(root: Widget) -> None:

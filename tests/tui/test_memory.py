@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from textual._styles_cache import StylesCache
 from textual.color import Color
+from textual.geometry import Region
 from textual.widget import Widget
 from textual.widgets._footer import FooterKey
 
@@ -121,3 +122,15 @@ async def test_curves_of_few_runs_are_kept_beside_those_in_view(open_app, monkey
         source.lines = source.lines[:5]
         await driver.refresh()
         assert screen._matching.keys() <= {"r0", "r1", "r2", "r3", "r4"}
+
+
+async def test_what_was_computed_for_other_sizes_is_forgotten(open_app):
+    def kept() -> int:
+        return sum(method.cache_info().currsize for method in vars(Region).values() if hasattr(method, "cache_info"))
+
+    async with open_app(run=RUNS[0].id) as driver:
+        once = kept()
+        for width in range(80, 110):
+            await driver.pilot.resize_terminal(width, 40)
+            await driver.pilot.pause()
+        assert 0 < kept() < 2 * once

@@ -184,3 +184,15 @@ def test_an_error_of_ours_is_one_line_and_its_traceback_goes_to_the_log(home):
         said = program.plain().rsplit("molt-tui: unexpected", 1)[1]
         assert "ZeroDivisionError; its traceback is in" in said and "Traceback" not in program.plain()
     assert "ZeroDivisionError" in (Path(home["MOLT_TUI_HOME"]) / "logs" / "tui.log").read_text()
+
+
+def test_ctrl_s_on_the_way_out_does_not_hold_the_program(home):
+    """The terminal takes it as "stop the output" again as soon as it is given back."""
+    with PtyProgram(MOLT, home, size=(200, 60)) as program:
+        program.wait_for("no run yet")
+        program.send("q")
+        end = time.monotonic() + 10
+        while program.process.poll() is None and time.monotonic() < end:
+            program.send("\x13")
+            program.read(0.001)
+        assert program.process.poll() == 0

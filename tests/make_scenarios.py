@@ -1,5 +1,6 @@
 """Makes pathologies in molt_tui/scenarios/ from the recorded healthy run: `python -m tests.make_scenarios [NAME...]`. (Others
-are recordings of sick runs of the real engine: equal-rewards and failing-rollouts; see molt_tui/scenarios/recorder.py.)
+are recordings of runs of the real engine, see molt_tui/scenarios/recorder.py: equal-rewards, failing-rollouts, and healthy,
+which is `python -m engine run demo --train.max_steps 150 --eval.steps 50`.)
 
 Each is a function over the recorded steps. It changes every metric that the fault would change, from step ONSET on; times of
 events follow from time/step. What the fault does not touch stays as it was recorded.
@@ -25,7 +26,6 @@ from molt_tui.scenarios.recorder import pack
 SOURCE, ONSET, LAST, DIGITS = "healthy", 60, 96, 4
 ENGINE_START = 12.0  # seconds before the first step: those of the recording, shortened
 STOPPING_S = 5.0  # between being told to stop and being killed
-TIMEOUT_S = 182.0  # as long as its recording
 NAN = math.nan
 
 
@@ -84,7 +84,8 @@ Steps = list[Step]
 @dataclass(frozen=True)
 class Pathology:
     """`settings`: flat keys of run.toml that differ; `ending`, `reason`, `failure`: how the recording ends (see
-    archive.Ending), by which exit reason and in which words."""
+    archive.Ending), by which exit reason and in which words; `time_left`: of the job at the start, as a multiple of what is
+    recorded."""
 
     title: str
     about: str
@@ -94,7 +95,7 @@ class Pathology:
     failure: str = ""
     reason: ExitReason = "failed"
     settings: dict[str, Any] = field(default_factory=dict)
-    time_left_s: float | None = None
+    time_left: float | None = None
 
 
 PATHOLOGIES: dict[str, Pathology] = {}
@@ -282,7 +283,7 @@ def _few_weights(steps: Steps, dice: random.Random) -> None:
 
 
 @pathology("time-limit", "The time limit comes before the checkpoint", "time-limit", settings={"ckpt.save_steps": 75},
-           time_left_s=240.0)  # fmt: skip
+           time_left=1.35)  # fmt: skip
 def _time_limit(steps: Steps, dice: random.Random) -> None:
     """The job ends before step 150, where the next checkpoint is due: what was done since step 75 is at risk."""
     for s in steps:
@@ -323,12 +324,12 @@ def _out_of_memory(steps: Steps, dice: random.Random) -> None:
 
 
 @pathology("timeout", "The time limit ends the run", "timeout", ending="exit", reason="timeout",
-           failure="the time limit was reached", settings={"ckpt.save_steps": 100}, time_left_s=TIMEOUT_S)  # fmt: skip
+           failure="the time limit was reached", settings={"ckpt.save_steps": 120}, time_left=1.0)  # fmt: skip
 def _timeout(steps: Steps, dice: random.Random) -> None:
     """Steps became slow, and the job's time was over before the first checkpoint: the alert comes first, then the end, and
     nothing is left to go on from."""
     for s in sick(steps):
-        s.retime(wait=1.0, train=3.0)
+        s.retime(wait=1.0, train=6.0)
 
 
 @pathology("preempted", "A job of higher priority takes the nodes", "preempted", ending="exit", reason="preempted",
@@ -408,8 +409,8 @@ def make(name: str, source: Scenario) -> bytes:
     end = records[-1]["t"] + 0.5
     phases = [{"t": 0.0, "kind": "phase", "phase": "starting", "detail": "attempt 1"}]
     head = {"title": spec.title, "about": spec.about, "verdict": spec.verdict, "ending": spec.ending, "onset": ONSET}
-    if spec.time_left_s is not None:
-        head["time_left_s"] = spec.time_left_s
+    if spec.time_left is not None:
+        head["time_left_s"] = round(spec.time_left * end, 1)
     content = {"meta.json": json.dumps(source.meta).encode(), "run.toml": configured(source.files["run.toml"], spec.settings)}
     content |= {key: data for key, data in source.files.items() if key.startswith("agent/")}
     if spec.failure:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_every_shipped_scenario_names_a_rule():
     assert "healthy" in names()
     for name in names():
         assert load(name).verdict in {rule.name for rule in RULES}
+
+
+def test_the_healthy_run_has_whole_groups_with_the_expected_answer():
+    scenario = load("healthy")
+    for item in (item for item in scenario.items if item.action == "rollouts"):
+        records = [json.loads(line) for line in gzip.decompress(item.payload).splitlines()]
+        assert set(Counter(record["group_id"] for record in records).values()) == {8}
+        assert all(record["label"] and record["segments"][0]["train_logprobs"] for record in records)
 
 
 def test_what_is_no_scenario_is_refused_in_one_line(tmp_path):

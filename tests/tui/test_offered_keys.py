@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
 
 from molt_tui.lines import RunLine
 from molt_tui.tui.app import MoltApp
@@ -74,16 +74,26 @@ async def test_the_footer_follows_the_run_and_the_cursor(open_app):
         assert "Pause" not in foot(driver) and "Stop" not in foot(driver)
 
 
-async def test_the_footer_is_drawn_again_only_when_other_keys_act(open_app):
+async def test_the_footer_keeps_its_widgets_while_the_cursor_walks_over_runs(open_app):
     source = FakeSource()
-    source.lines = [replace(RUNS[0], group=None, id=name) for name in ("20270115-2", "20270115-1")] + [RUNS[1]]
+    states = ("running", "completed", "paused", "stopping", "running")
+    source.lines = [replace(RUNS[0], group=None, id=f"2027-{9 - i}", state=state) for i, state in enumerate(states)]
     async with open_app(source=source) as driver:
-        before = list(driver.app.screen.query_one(Footer).children)
+        made = list(driver.app.screen.query(FooterKey))
+        words = ["p Pause x Stop", "space Mark ? Help", "p Go on x Stop", "space Mark x Stop", "p Pause x Stop"]
+        for expected in words:
+            assert expected in foot(driver)
+            await driver.press("j")
+        assert list(driver.app.screen.query(FooterKey)) == made
+
+
+async def test_the_footer_is_made_anew_for_keys_that_it_lacks(open_app):
+    source = FakeSource()
+    source.lines = [replace(RUNS[1], group=None), replace(RUNS[0], group=None, created=1.0)]
+    async with open_app(source=source) as driver:
+        assert "Pause" not in foot(driver)
         await driver.press("j", "k", "j")
-        await driver.refresh()
-        assert list(driver.app.screen.query_one(Footer).children) == before
-        await driver.press("G")
-        assert list(driver.app.screen.query_one(Footer).children) != before
+        assert "p Pause x Stop ? Help q Quit" in foot(driver)
 
 
 async def test_stop_is_offered_when_one_of_the_marked_is_at_work(open_app):

@@ -205,7 +205,7 @@ class TraceSegment(Record):
 
 class TraceRollout(Record):
     """One line of rollouts/<attempt>-<step>.jsonl.gz. `version`: the trainer's when it consumed the batch; tokens sampled
-    before version - max_staleness were over age. `label`: what the data expects as the answer."""
+    before version - max_staleness were over age. `label`: the answer that the environment, else the data, expects."""
 
     run: str
     attempt: int

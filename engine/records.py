@@ -44,7 +44,8 @@ class Segment:
 
 @dataclass
 class Rollout:
-    """One episode. `reward` NaN means that the environment gave none; `error` marks a failed episode."""
+    """One episode. `reward` NaN means that the environment gave none; `error` marks a failed episode; `label`: what the
+    environment judged by, None where it is the data's."""
 
     rollout_id: str
     prompt_id: str
@@ -57,6 +58,7 @@ class Rollout:
     info: dict[str, float] = field(default_factory=dict)
     error: str | None = None
     texts: list[str] = field(default_factory=list)
+    label: str | None = None
 
     @property
     def sampled(self) -> int:

@@ -89,8 +89,9 @@ class TraceWriter:
 
     def _record(self, step: int, batch: PreparedBatch, outcomes: list[TraceTensors]) -> TraceRollout:
         first, order = outcomes[0].sample, batch.order
-        row, label = batch.rows[first], batch.rows[first].group.prompt.label
+        row = batch.rows[first]
         rollout = self.get(row.group.payload)[row.rollout]
+        label = row.group.prompt.label if rollout.label is None else rollout.label
         parts = [(rollout.segments[batch.rows[o.sample].segment], o, order.samples[o.sample].advantage) for o in outcomes]
         segments = [trace_segment(s, o, self.pieces(s.token_ids.tolist()), advantage) for s, o, advantage in parts]
         return TraceRollout(

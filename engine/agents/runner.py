@@ -97,6 +97,8 @@ class StepEnvRunner(Runner):
                               f"{episode.max_len}")  # fmt: skip
         segment = SegmentBuilder(prompt_ids)
         rollout = Rollout(episode.rollout_id, prompt.prompt_id, [], reward=0.0, texts=[text])
+        judged_by = state.get("label")
+        rollout.label = None if judged_by is None or judged_by is prompt.label else str(judged_by)
         sampling = episode.sampling
         while True:
             sampled = await episode.sample(segment, sampling, rollout.turns)

@@ -77,6 +77,21 @@ def test_a_group_returns_summaries_and_puts_the_records_away(agent):
     run_virtual(main())
 
 
+@pytest.mark.parametrize(
+    ("code", "label"), [("state", None), ('state | {"label": [4, 2]}', "[4, 2]"), ('{"observation": "?"}', None)]
+)
+def test_what_an_environment_judges_by_is_kept_where_it_is_not_the_data_s(tmp_path, code, label):
+    path = tmp_path / "own_label.py"
+    path.write_text(AGENT.replace("        return state\n", f"        return {code}\n"))
+
+    async def main():
+        runner, stored = await make(str(path), ScriptedEngine(Script(lambda turn: 3)))
+        await runner.run_group(GroupSpec("g0", Prompt("p:0@0", "1+2=", label="3"), 2, Sampling()))
+        assert [record.label for record in stored[0]] == [label, label]
+
+    run_virtual(main())
+
+
 def test_failed_rollouts_are_retried_then_counted_with_their_message(agent):
     async def main():
         engine = ScriptedEngine(fault=lambda request: "error" if "/1~" in request.request_id else None)

@@ -17,7 +17,7 @@ from molt_tui.tui.screens import runs
 from molt_tui.tui.screens.runs import RunsScreen
 from tests.tui.fake_source import RUNS
 
-TIMES = 30
+TIMES = 20
 WAYS = {
     "run": ["enter"], "zoomed": ["enter", "z"], "form": ["r"], "review": ["r", "v"], "launch": ["n"], "compare": ["v"],
     "cluster": ["C"], "traces": ["enter", "t"], "tokens": ["enter", "t", "enter"], "group": ["enter", "t", "v"],
@@ -130,7 +130,7 @@ async def test_what_was_computed_for_other_sizes_is_forgotten(open_app):
 
     async with open_app(run=RUNS[0].id) as driver:
         once = kept()
-        for width in range(80, 110):
+        for width in range(80, 95):
             await driver.pilot.resize_terminal(width, 40)
             await driver.pilot.pause()
         assert 0 < kept() < 2 * once

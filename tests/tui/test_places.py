@@ -4,9 +4,11 @@ import random
 
 import pytest
 
+from molt_tui.draft import Draft
 from molt_tui.tui.places import DRAFTS_KEPT, leaving
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import Confirm, TooSmall
+from molt_tui.tui.screens.run import RunScreen
 from molt_tui.tui.screens.runs import RunsScreen
 from tests.tui.fake_source import RUNS
 from tests.tui.test_launch import edit, find, until_on
@@ -131,8 +133,7 @@ async def test_changes_to_a_form_are_there_again_until_they_are_launched(open_ap
         assert driver.app.screen.draft.changes == {"rollout.temperature": "0.7"}
         assert any("changes of before" in words for words in driver.notices())
         await driver.press("ctrl+s")
-        await until_on(driver, driver.app.screen_stack[-1].__class__)
-        await driver.wait_for("Reward")
+        await until_on(driver, RunScreen)
         await driver.press("escape", "n", "enter")
         assert driver.app.screen.draft.changes == {}
 
@@ -148,9 +149,7 @@ async def test_a_form_whose_changes_were_taken_back_begins_anew(open_app):
 async def test_few_forms_are_kept(open_app):
     async with open_app() as driver:
         for i in range(3 * DRAFTS_KEPT):
-            driver.app.open_form(f"recipe-{i}")
-            await driver.settle()
-            await driver.press("o")
+            driver.app.keep_draft(f"recipe-{i}", "", Draft(f"recipe-{i}", on="slurm"))
         kept = [i for i in range(3 * DRAFTS_KEPT) if driver.app.kept_draft(f"recipe-{i}", "")]
         assert kept == list(range(2 * DRAFTS_KEPT, 3 * DRAFTS_KEPT))
 

@@ -187,7 +187,7 @@ def kl_rules(c: Config) -> Rules:
 
 def size_rules(c: Config) -> Rules:
     size, whole, ranks, samples = c.train.batch_size, c.rollouts_per_batch, c.data_ranks, c.rollout.n_samples_per_prompt
-    flag, limit, most = "train.batch_size", c.data.max_len, c.train.max_tokens_per_gpu
+    flag, limit, most = "train.batch_size", c.data.max_len, c.train.max_tokens_per_gpu * c.fsdp.cp_size
     yield (ranks > whole, "rollout.batch_size",
            f"a batch of {whole} rollouts cannot feed {ranks} trainer ranks; raise it or "
            "rollout.n_samples_per_prompt")  # fmt: skip
@@ -202,11 +202,7 @@ def size_rules(c: Config) -> Rules:
     for where, tokens in (("rollout", c.rollout.max_new_tokens), ("eval", c.eval.max_new_tokens)):
         yield (tokens is not None and tokens >= limit, f"{where}.max_new_tokens",
                f"{tokens} leaves no room for a prompt in data.max_len {limit}")  # fmt: skip
-    yield (
-        most * c.fsdp.cp_size < limit,
-        "train.max_tokens_per_gpu",
-        f"{most} is less than one rollout may have (data.max_len {limit})",
-    )
+    yield (most < limit, "train.max_tokens_per_gpu", f"{most} is less than one rollout may have (data.max_len {limit})")
     budget = c.vllm.max_num_batched_tokens
     yield (c.vllm.enable_chunked_prefill is False and budget is not None and budget < limit, "vllm.max_num_batched_tokens",
            f"{budget} is less than one prompt may have (data.max_len {limit}); raise it or use "

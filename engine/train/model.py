@@ -91,15 +91,14 @@ class PolicyModel(nn.Module):
         if self._attention is not None:
             self._attention.packing = packing
         span = packing.span if packing else slice(0, inputs_BT.numel())
+        if wanted_N is None:
+            wanted_N = wanted_BT[:, 1:].flatten()[span].nonzero().squeeze(1) + span.start
         if packing is None:
-            hidden_ND = hidden_states(backbone(self.lm), inputs_BT).flatten(0, 1)
+            hidden_ND = hidden_states(backbone(self.lm), inputs_BT).flatten(0, 1).index_select(0, wanted_N)
         else:
             packed_1M = packing.pack(inputs_BT.flatten())[None]
             packed_1MD = hidden_states(backbone(self.lm), packed_1M, position_ids=packing.positions_1M)
-            hidden_ND = packing.place(packed_1MD[0], inputs_BT.numel())
-        if wanted_N is None:
-            wanted_N = wanted_BT[:, 1:].flatten()[span].nonzero().squeeze(1) + span.start
-        hidden_ND = hidden_ND.index_select(0, wanted_N)
+            hidden_ND = packed_1MD[0].index_select(0, torch.searchsorted(packing.kept_N, wanted_N))
         targets_N = input_ids_BT[:, 1:].flatten()[wanted_N]
         if temperatures_BT is None:
             temperatures_N = torch.ones_like(targets_N, dtype=torch.float32)

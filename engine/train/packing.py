@@ -66,10 +66,10 @@ class _Exchange(torch.autograd.Function):
 class Packing:
     """Where the inputs of a packed row come from: this rank's N inputs, and padding up to the M that every rank has.
 
-    kept_N       indices into the flattened inputs (B, T - 1) of the padded micro-batch
+    kept_N       indices into the flattened inputs (B, T - 1) of the padded micro-batch, ascending
     positions_1M position of each input in its segment
     lengths      inputs of each segment of the row, in order, its padding behind them; bounds: their running sum from 0, int32
-    span         first and end of kept_N: they are in order, so that every input there is one of them or padding
+    span         from the first of kept_N to the last: every input there is one of them or padding
     """
 
     kept_N: Tensor

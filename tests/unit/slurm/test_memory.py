@@ -109,6 +109,20 @@ def test_offload_moves_adam_to_the_host():
     assert found.host_gib == pytest.approx(8 * 4_022_468_096 / 8 / GIB)
 
 
+def test_split_matrices_make_layers_smaller_but_neither_embedding_nor_logits():
+    model, found = find("Qwen/Qwen3-4B"), {}
+    for size in (1, 8):
+        tree = config(actor__num_gpus_per_node=8, actor__gradient_checkpoint="full", fsdp__tp_size=size)
+        found[size] = {p.part: p.gib for p in estimate(model, tree, 79).parts if p.where == "trainer"}
+    same = [part for part in found[1] if found[1][part] == found[8][part]]
+    assert same == ["weights (fp32)", "gradients (fp32)", "Adam", "gathered layers", "logits of a chunk", "runtime"]
+    # The embedding (151936 x 2560 in bf16, and its gradient) is larger than three layers. A layer at work keeps 6 x 2560 values
+    # of a token whole, and an eighth of 4 x 4096 + 3 x 9728.
+    assert found[8]["gathered layers"] == pytest.approx(2 * 2 * 151936 * 2560 / GIB)
+    kept = found[1]["activations"] - found[8]["activations"]
+    assert kept == pytest.approx(2 * 2 * 16192 * (4 * 4096 + 3 * 9728) * 7 / 8 / GIB)
+
+
 def test_deepseek_needs_many_ranks_and_expert_parallelism():
     model = find("deepseek-ai/DeepSeek-V3")
     small = config(actor__num_gpus_per_node=8, actor__gradient_checkpoint="full")

@@ -10,6 +10,7 @@ from molt_tui.errors import MoltError, NotFound
 from molt_tui.scenarios.archive import load, names, parse
 from molt_tui.scenarios.recorder import record
 from molt_tui.verdict import RULES
+from recipes.sort_digits.agent import score_answer
 from tests.make_healthy import STEPS, make
 
 
@@ -58,7 +59,10 @@ def test_the_healthy_run_has_whole_groups_with_the_expected_answer():
     for item in (item for item in scenario.items if item.action == "rollouts"):
         records = [json.loads(line) for line in gzip.decompress(item.payload).splitlines()]
         assert set(Counter(record["group_id"] for record in records).values()) == {8}
-        assert all(record["label"] and record["segments"][0]["train_logprobs"] for record in records)
+        for one in records:
+            (segment,) = one["segments"]
+            answer = "".join(piece for piece, sampled in zip(segment["pieces"], segment["mask"]) if sampled)
+            assert score_answer(answer.removesuffix("<|im_end|>"), one["label"]) == pytest.approx(one["reward"])
 
 
 def test_what_is_no_scenario_is_refused_in_one_line(tmp_path):

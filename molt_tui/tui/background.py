@@ -44,6 +44,7 @@ class _Question:
     target: MessagePump
     topic: str
     work: Callable[[], Any]
+    otherwise: MessagePump | None = None
 
 
 class Background:
@@ -74,9 +75,10 @@ class Background:
             self._questions[id(target), topic] = _Question(target, topic, work)
             self._wake.notify_all()
 
-    def act(self, target: MessagePump, topic: str, work: Callable[[], Any]) -> None:
-        """Run something slow that changes a run (a stop waits for its end) beside the reader; `target` gets an Answer."""
-        question = _Question(target, topic, work)
+    def act(self, target: MessagePump, topic: str, work: Callable[[], Any], otherwise: MessagePump | None = None) -> None:
+        """Run something slow that changes a run (a stop waits for its end) beside the reader; `target` gets an Answer, or
+        `otherwise` where the target was closed meanwhile."""
+        question = _Question(target, topic, work, otherwise)
         threading.Thread(target=self._answer, args=(question,), name=f"molt-{topic}", daemon=True).start()
 
     async def within(self, seconds: float, work: Callable[[], T]) -> T:
@@ -140,15 +142,18 @@ class Background:
         except Exception as problem:
             log.exception("%s failed", question.topic)
             answer = Answer(question.topic, error=one_line(problem))
-        self._post(question.target, answer)
+        if not self._post(question.target, answer) and question.otherwise is not None:
+            self._post(question.otherwise, answer)
 
-    def _post(self, target: MessagePump, message: Message) -> None:
+    def _post(self, target: MessagePump, message: Message) -> bool:
+        """Whether the target is still there to get it."""
         if self._stop.is_set():
-            return
+            return False
         try:
-            target.post_message(message)
+            return target.post_message(message)
         except Exception:
-            log.debug("%s is gone", target)  # the screen was closed meanwhile
+            log.debug("%s is gone", target)
+            return False
 
 
 def one_line(problem: BaseException) -> str:

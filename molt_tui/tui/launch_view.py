@@ -100,6 +100,9 @@ class Started:
     ids: tuple[str, ...]
     words: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return "\n".join(self.words[-3:]) or f"{', '.join(self.ids[:3])}{' and more' if len(self.ids) > 3 else ''} started"
+
 
 class LaunchSource(Protocol):
     """What the launch screens ask. Every method may block and is called off the UI thread."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from molt_tui.draft import Draft
+from molt_tui.errors import MoltError
 from molt_tui.tui.cluster_view import JobView
 from molt_tui.tui.launch_view import Started
 from molt_tui.tui.screens.cluster import ClusterScreen
@@ -373,6 +374,54 @@ async def test_the_stack_dump_of_a_run(open_app):
         assert ("stacks", RUNS[0].id) in driver.source.calls
         await driver.press("escape")
         assert isinstance(driver.app.screen, RunsScreen)
+
+
+async def test_a_start_takes_the_value_that_is_being_typed(open_app):
+    async with open_app() as driver:
+        await driver.press("n", "enter")
+        await find(driver, "temperature")
+        await driver.press("enter")
+        driver.app.focused.value = ""
+        await driver.type("0.7")
+        await driver.press("ctrl+s")
+        await until_on(driver, RunScreen)
+        assert launches(driver) == [Draft("demo", changes={"rollout.temperature": "0.7"})]
+
+
+async def test_a_start_waits_for_what_the_newest_changes_mean(open_app):
+    """A sweep is several runs, which are shown first, also where the key comes before the answer."""
+    async with open_app() as driver:
+        await driver.press("n", "enter")
+        await find(driver, "temperature")
+        answer, form = threading.Event(), driver.source.form
+        driver.source.form = lambda draft: answer.wait(5) and form(draft)
+        await driver.pilot.press("w", *"1,2", "enter", "ctrl+s")
+        assert isinstance(driver.app.screen, FormScreen)
+        answer.set()
+        await until_on(driver, ReviewScreen)
+        assert launches(driver) == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_launch_whose_form_was_left_is_told_all_the_same(open_app, fails):
+    async with open_app() as driver:
+        await driver.press("n", "enter")
+        answer = threading.Event()
+
+        def launch(draft):
+            answer.wait(5)
+            if fails:
+                raise MoltError("the disk is full")
+            return Started((NEW_RUN,))
+
+        driver.source.launch = launch
+        await driver.pilot.press("ctrl+s", "escape", "escape")
+        answer.set()
+        for _ in range(200):
+            if driver.notices():
+                break
+            await driver.pilot.pause(0.02)
+        assert ("the disk is full" if fails else f"{NEW_RUN} started") in driver.notices()
 
 
 async def test_a_search_begins_with_the_flag_that_is_named_so(open_app):

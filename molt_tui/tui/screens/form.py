@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -90,6 +91,8 @@ class FormScreen(MoltScreen):
         self.first: Draft | None = None  # as it was opened, before anything was changed
         self.draft: Draft | None = None
         self.form: Form | None = None
+        self.resolved: Draft | None = None  # what `form` is about; the draft may have changed since
+        self.then: Callable[[], None] | None = None  # a key that waits for the form of the newest changes
         self.editing: tuple[str, bool] | None = None  # (key, whether it is swept)
         self.starting = False
 
@@ -118,11 +121,11 @@ class FormScreen(MoltScreen):
     def resolve(self) -> None:
         source, draft = self.molt.source, self.draft
         if draft is not None:
-            self.ask("form", lambda: source.form(draft))
+            self.ask("form", lambda: (draft, source.form(draft)))
 
     def change(self, draft: Draft) -> None:
         """Changes outlive the screen until they are launched or taken back."""
-        self.draft = draft
+        self.draft, self.then = draft, None
         self.molt.keep_draft(self.recipe, self.parent_run, draft if draft != self.first else None)
         self.resolve()
 
@@ -137,9 +140,11 @@ class FormScreen(MoltScreen):
         if topic == "draft":
             self._begin(value)
         elif topic == "form":
-            self.form = value
+            self.resolved, self.form = value
             self.query_one(KeyTable).set_empty("  no flag matches; esc clears the search")
             self.fill()
+            if self.then is not None and self.resolved is self.draft and self.is_current:
+                self.then()
         elif topic == "trial" and self.editing is not None:
             self._show_problems(value)
         elif topic == "launch":
@@ -151,7 +156,7 @@ class FormScreen(MoltScreen):
         self.molt.opened_launch(self.draft, value.ids)
 
     def failed(self, topic: str, error: str) -> None:
-        self.starting = False
+        self.starting, self.then = False, None
         update(
             self.query_one("#problems", Static), Content.styled(f"{glyphs.MARK['critical']} {clean(error)}", "bold $text-error")
         )
@@ -286,12 +291,16 @@ class FormScreen(MoltScreen):
 
     @on(Input.Submitted, "#value")
     def _edited(self, event: Input.Submitted) -> None:
-        draft, editing = self._with(event.value), self.editing
+        self._keep(event.value)
+
+    def _keep(self, text: str) -> None:
+        """What was typed becomes the value."""
+        draft, editing = self._with(text), self.editing
         found = self._field(editing[0] if editing else None)
         self._close_inputs()
-        if draft is None or editing is None or (found is not None and not editing[1] and event.value == found.value):
+        if draft is None or editing is None or (found is not None and not editing[1] and text == found.value):
             self._show_problems()
-        elif editing[1] and not event.value.strip():
+        elif editing[1] and not text.strip():
             self.action_undo()
         else:
             self.change(draft)
@@ -361,11 +370,16 @@ class FormScreen(MoltScreen):
         if wrong:
             self.query_one(KeyTable).point_at(wrong[0])
 
+    def _newest_form(self, then: Callable[[], None]) -> Form | None:
+        """The form of the draft as it is now; while that is being resolved `then` is called after it."""
+        self.then = then if self.resolved is not self.draft else None
+        return self.form if self.then is None else None
+
     def action_review(self) -> None:
         """Valid settings are shown whatever keeps them from starting; else the cursor goes to what must be repaired."""
         from molt_tui.tui.screens.review import ReviewScreen
 
-        form, draft = self.form, self.draft
+        form, draft = self._newest_form(self.action_review), self.draft
         if form is None or draft is None:
             return
         if form.problems:
@@ -376,8 +390,10 @@ class FormScreen(MoltScreen):
             self._show_problems(kept="no review yet")
 
     def action_start(self) -> None:
-        """A single local run starts at once; anything else is shown first."""
-        draft, form, source = self.draft, self.form, self.molt.source
+        """A single local run starts at once, with the value that is being typed; anything else is shown first."""
+        if self.editing is not None:
+            self._keep(self.query_one("#value", Input).value)
+        form, draft, source = self._newest_form(self.action_start), self.draft, self.molt.source
         if self.starting or draft is None or form is None:
             return
         if form.problems:
@@ -389,7 +405,7 @@ class FormScreen(MoltScreen):
             return
         self.starting = True
         update(self.query_one("#problems", Static), Content.styled("starting ...", "$text-accent"))
-        self.molt.background.act(self, "launch", lambda: source.launch(draft))
+        self.molt.background.act(self, "launch", lambda: source.launch(draft), self.molt)
 
     def action_back(self) -> None:
         """One level: an edit, a search, then the screen before."""

@@ -125,7 +125,7 @@ class ReviewScreen(MoltScreen):
         self.fill()
 
     def _started(self, value: Started) -> None:
-        self.notify("\n".join(value.words[-3:]) or f"{len(value.ids)} started", markup=False, timeout=8)
+        self.notify(str(value), markup=False, timeout=8)
         self.molt.opened_launch(self.draft, value.ids)
 
     def failed(self, topic: str, error: str) -> None:
@@ -217,7 +217,7 @@ class ReviewScreen(MoltScreen):
             return
         self.busy, self.error = "starting", ""
         source, draft = self.molt.source, self.draft
-        self.molt.background.act(self, "launch", lambda: source.launch(draft))
+        self.molt.background.act(self, "launch", lambda: source.launch(draft), self.molt)
         self.fill()
 
     def action_back(self) -> None:

@@ -47,9 +47,10 @@ def alerts(rewards: list[float], metrics: dict[str, Any], config: Config) -> dic
     found = {}
     if rewards and not np.isfinite(rewards).any() and not config.distills:
         found["no_reward"] = "no rollout has a finite reward, so nothing is learnt; see what the agent's Env.step returns"
-    norm = metrics.get("optim/grad_norm", 0.0)
-    if not np.isfinite(norm):
-        found["not_finite"] = f"optim/grad_norm is {norm}: the weights were left as they are"
+    norms = {key: metrics.get(key, 0.0) for key in ("optim/grad_norm", "optim/critic_grad_norm")}
+    bad = [f"{key} is {norm}" for key, norm in norms.items() if not np.isfinite(norm)]
+    if bad:
+        found["not_finite"] = f"{', '.join(bad)}: such a step leaves the weights as they are"
     return found
 
 

@@ -4,6 +4,7 @@ A plain class, so that tests run it in-process; placement makes a Ray actor of i
 """
 
 import collections
+import math
 import os
 import random
 from collections.abc import Iterator
@@ -89,11 +90,14 @@ class KlControl:
         return self.settings.ref == "rollout"
 
     def step(self, kl: float | None) -> dict[str, float]:
-        """Adapt after a batch with this mean KL; returns the metric of the coefficient that was used, if there is one."""
+        """Adapt after a batch with this mean KL; returns the metric of the coefficient that was used, if there is one.
+
+        A KL that is not finite adapts nothing: its batch changed no weight either.
+        """
         if not self.coef:
             return {}
         used = {"loss/kl_coef": self.coef}
-        if self.settings.target is not None and kl is not None:
+        if self.settings.target is not None and kl is not None and math.isfinite(kl):
             self.coef = adapted_coef(self.coef, kl, self.settings.target, self.rollouts, self.settings.horizon)
         return used
 

@@ -40,6 +40,8 @@ class HostAdamW(LocalAdamW):
     """Its moments live in host memory, where it computes too; parameters and gradients visit it one by one."""
 
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        # torch would bring them here without waiting for the device, and compute with what has not arrived.
+        self.grad_scale, self.found_inf = (t if t is None else t.cpu() for t in (self.grad_scale, self.found_inf))
         for p in parameters:
             state = self.state[p]
             if state["exp_avg"].device.type != "cpu":  # a checkpoint was loaded: torch puts its state beside the parameter

@@ -16,6 +16,8 @@ def test_a_batch_without_any_reward_is_told_unless_there_is_a_teacher():
 
 def test_a_gradient_that_is_not_finite_is_told():
     assert list(alerts([1.0], {"optim/grad_norm": math.inf}, Config())) == ["not_finite"]
+    told = alerts([1.0], {"optim/grad_norm": 0.3, "optim/critic_grad_norm": math.nan}, Config())
+    assert told == {"not_finite": "optim/critic_grad_norm is nan: such a step leaves the weights as they are"}
     assert alerts([1.0], {"optim/grad_norm": 0.3}, Config()) == {}
 
 

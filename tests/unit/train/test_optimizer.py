@@ -58,6 +58,24 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(bad):
     assert update(optimizer, [weight], 1.0) == pytest.approx(5.0) and weight[0, 0] < 1
 
 
+def test_adam_on_the_host_has_its_own_copy_of_scale_and_verdict():
+    """torch copies them from a device without waiting for it."""
+
+    class OnDevice:
+        def __init__(self, value):
+            self.value = value
+
+        def cpu(self):
+            return torch.tensor(self.value)
+
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = build_adamw([weight], AdamConfig(betas=(0.9, 0.99)), on_host=True)
+    weight.grad = torch.tensor([4.0])
+    optimizer.grad_scale, optimizer.found_inf = OnDevice(2.0), OnDevice(0.0)
+    optimizer.step()
+    assert optimizer.state[weight]["exp_avg"].item() == pytest.approx(0.1 * 4.0 / 2.0)
+
+
 def test_first_step_of_adamw_by_hand():
     weight, bias = nn.Parameter(torch.ones(1, 1)), nn.Parameter(torch.ones(1))
     optimizer = build_adamw([weight, bias], AdamConfig(lr=0.1, weight_decay=0.5, eps=1e-12))

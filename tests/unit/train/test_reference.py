@@ -1,5 +1,7 @@
 """The frozen reference: KL in the loss and in the reward, distillation, the controller of the coefficient."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +96,8 @@ def test_the_coefficient_adapts_and_survives_a_checkpoint(paths, tmp_path):
     fresh = trainer(paths, kl, rollout={"batch_size": 512})
     fresh.load(str(tmp_path / "step-000001"))
     assert fresh.kl.coef == made.kl.coef
+    assert fresh.kl.step(math.nan) == {"loss/kl_coef": made.kl.coef}
+    assert fresh.kl.coef == made.kl.coef, "a batch that is not finite must not end every later one"
 
 
 def test_the_reference_replays_the_samplers_experts(tmp_path, layout):

@@ -53,8 +53,10 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def prune_checkpoints(folder: Path, keep: int) -> list[Path]:
-    """Remove all complete checkpoints but the newest `keep`; returns the removed ones."""
+    """Remove all complete checkpoints but the newest `keep`, and what unfinished saves left; returns the former."""
     removed = complete_checkpoints(folder)[:-keep]
+    for path in folder.glob(f".{_PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)  # of saves that were killed
     for path in removed:
         # Without its mark first, a half-removed checkpoint can never be taken for a complete one.
         (path / COMPLETE).unlink()
@@ -128,11 +130,14 @@ def _complete(partial: Path, path: Path) -> None:
             _sync(file)
     (partial / COMPLETE).touch()
     _sync(partial / COMPLETE)
+    earlier = path.with_name(f".{path.name}.earlier")
     if path.exists():
-        (path / COMPLETE).unlink(missing_ok=True)
-        shutil.rmtree(path)
+        # Whole and aside until the new one has its name: removing it takes long, and it may be the only one there is.
+        shutil.rmtree(earlier, ignore_errors=True)
+        os.rename(path, earlier)
     os.rename(partial, path)
     _sync(path.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,5 @@
 import random
+import shutil
 import subprocess
 
 import numpy as np
@@ -88,6 +89,30 @@ def test_pruning_keeps_the_newest_and_does_not_count_unfinished_ones(tmp_path):
     assert [p.name for p in prune_checkpoints(tmp_path, 2)] == ["step-000000", "step-000001"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000002", "step-000003", "step-000004"]
     assert prune_checkpoints(tmp_path / "absent", 2) == [] and latest_checkpoint(tmp_path / "absent") is None
+
+
+def test_saving_a_step_again_has_a_complete_checkpoint_at_every_moment(model_path, tmp_path, monkeypatch):
+    made, path = trainer(model_path), tmp_path / "step-000001"
+    made.save(str(path), b"first")
+    complete_at_removal = []
+    remove = shutil.rmtree
+
+    def removing(folder, **options):
+        complete_at_removal.append(complete_checkpoints(tmp_path))
+        remove(folder, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", removing)
+    made.save(str(path), b"second")
+    assert complete_at_removal and all(found == [path] for found in complete_at_removal)
+    assert made.load(str(path)) == b"second" and [p.name for p in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_pruning_removes_what_killed_saves_left(tmp_path):
+    for name in ("step-000002", ".step-000001.partial", ".step-000001.earlier"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "COMPLETE").touch()
+    assert prune_checkpoints(tmp_path, 2) == []
+    assert [p.name for p in tmp_path.iterdir()] == ["step-000002"]
 
 
 def test_a_full_disk_is_called_by_its_name(model_path, tmp_path):

@@ -56,7 +56,7 @@ def follow(directory: "RunDir", command: list[str]) -> int:
 
 
 def show(line: str) -> None:
-    """Print a line; when nobody reads any more the run goes on without it."""
+    """Print a line; when nobody reads any more all goes on without it."""
     try:
         print(line, flush=True)
     except BrokenPipeError:
@@ -79,9 +79,7 @@ def flags(word: str = "") -> int:
 
     for info in flag_table().values():
         if word in info.path or word in info.help:
-            print(
-                f"--{info.path}  [{info.type}; default {shown(info.default)}]{'  (live)' if info.live else ''}\n    {info.help}"
-            )
+            show(f"--{info.path}  [{info.type}; default {shown(info.default)}]{'  (live)' if info.live else ''}\n    {info.help}")
     return OK
 
 

@@ -36,7 +36,8 @@ def only_once(folder: Path, content: Any) -> Iterator[list[str]]:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    _write(path, "started", started)
+    with suppress(OSError):  # it has started, whatever can be noted of it
+        _write(path, "started", started)
 
 
 def _claim(folder: Path, path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from molt_tui.errors import StoreError
+from molt_tui.errors import NotFound, StoreError
 from molt_tui.store.home import Home, journal_mode
 
 SCHEMA_VERSION = 4
@@ -23,9 +23,14 @@ class Store:
         self.home, self.connection = home, connection
 
     def rows(self, sql: str, parameters: tuple | dict = ()) -> list[sqlite3.Row]:
-        """All rows of a statement; raises StoreError."""
-        with store_errors(self.home.database):
-            return self.connection.execute(sql, parameters).fetchall()
+        """All rows of a statement; raises StoreError, and NotFound for a parameter that nothing in a database can equal."""
+        try:
+            with store_errors(self.home.database):
+                return self.connection.execute(sql, parameters).fetchall()
+        except UnicodeEncodeError as error:
+            raise NotFound("nothing here is called so: it is not Unicode text") from error
+        except OverflowError as error:
+            raise NotFound("nothing here has so large a number") from error
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:

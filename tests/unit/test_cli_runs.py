@@ -71,3 +71,12 @@ def test_delete_needs_a_yes_and_says_what_it_did(molt, tmp_path):
     assert code == 0 and json.loads(out) == {"deleted": ["s1", "s2"], "problems": []} and "deleted 2 of 2" in err
     assert ids(molt("runs", "--json")[1]) == [RUN_ID] and not (tmp_path / "runs" / "s1").exists()
     assert molt("delete", "s1", "--yes")[0] == 3
+
+
+@pytest.mark.parametrize("command", ["show", "metrics", "logs", "export", "stop", "relaunch"])
+def test_a_name_that_is_no_text_is_the_name_of_nothing(molt, command):
+    assert molt(command, "\udcff")[::2] == (3, "molt-tui: nothing here is called so: it is not Unicode text\n")
+
+
+def test_a_step_beyond_every_database_is_not_there(molt):
+    assert molt("show", "s1", "--step", str(10**30))[::2] == (3, "molt-tui: nothing here has so large a number\n")

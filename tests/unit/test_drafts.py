@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import time
@@ -169,6 +170,17 @@ def test_the_same_launch_twice_is_refused(tmp_path):
             pass
         started.append("run-1")
     with pytest.raises(Refused, match="was started 0 s ago as run-1"), only_once(tmp_path, {"recipe": "demo"}):
+        pass
+
+
+def test_a_launch_that_began_has_not_failed_because_its_receipt_cannot_be_written(tmp_path, monkeypatch):
+    def full(path, state, runs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with only_once(tmp_path, "x") as started:
+        monkeypatch.setattr(once, "_write", full)
+        started.append("run-1")
+    with pytest.raises(Refused, match="being started right now"), only_once(tmp_path, "x"):
         pass
 
 

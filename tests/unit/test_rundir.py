@@ -122,6 +122,14 @@ def test_check_and_flags_are_light(recipe, tmp_path):
     assert "--train.max_staleness  [an integer from 0 to 64; default 1]  (live)" in table.stdout
 
 
+def test_a_reader_of_the_flags_may_leave():
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run([sys.executable, "-m", "engine", "flags"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("end", [["--runs-root"], ["--runs-root="], ["--runs-root", "--train.seed", "1"]])
 def test_an_option_without_its_value_starts_nothing(recipe, tmp_path, end, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

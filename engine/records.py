@@ -1,9 +1,10 @@
 """What a rollout leaves behind: segments of token-aligned arrays, rollouts of segments, groups of rollouts.
 
 Every array of a segment has one entry per token of the sequence, prompt and feedback included; entries off the loss mask
-hold 0 (log-probs) or -1 (versions). `check_segment` is the invariant checker that tests and production share.
+hold 0 (log-probs) or -1 (versions). `check_segments` is the invariant checker that tests and production share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,44 +66,55 @@ class Rollout:
         return sum(s.sampled for s in self.segments)
 
 
-def check_segment(segment: Segment, *, vocab_size: int | None = None, newest_version: int | None = None) -> None:
-    """Raise InvariantError with the first broken invariant; silent when the segment is sound."""
-    length = len(segment.token_ids)
+def check_segments(segments: Sequence[Segment], *, vocab_size: int | None = None, newest_version: int | None = None) -> None:
+    """Raise InvariantError with a broken invariant of any of them; silent when all are sound. One pass over all tokens."""
+    segments = [s for s in segments if _check_shapes(s)]
+    if not segments:
+        return
+    lengths = [len(s) for s in segments]
+    ids, mask, logprobs, versions = (
+        np.concatenate([getattr(s, name) for s in segments]) for name in ("token_ids", "loss_mask", "logprobs", "versions")
+    )
+    if mask[np.cumsum([0, *lengths[:-1]])].any():
+        raise InvariantError("the first token cannot be a sampled one: it has no context")
+    if ids.min() < 0 or (vocab_size is not None and ids.max() >= vocab_size):
+        raise InvariantError("a token id lies outside the vocabulary")
+    sampled, others = logprobs[mask], ~mask
+    if not np.isfinite(sampled).all():
+        raise InvariantError("a sampled token has no finite behaviour log-prob")
+    if (sampled > 1e-3).any() or (sampled <= -9999).any():
+        raise InvariantError("a behaviour log-prob is above 0 or the sampler's 'missing' value")
+    if logprobs[others].any():
+        raise InvariantError("a token that was not sampled carries a log-prob")
+    if (versions[mask] < 0).any() or (versions[others] != -1).any():
+        raise InvariantError("versions must be set on sampled tokens and -1 elsewhere")
+    if newest_version is not None and versions.max() > newest_version:
+        raise InvariantError(f"a token claims version {versions.max()}, the newest is {newest_version}")
+    owners = np.repeat(np.arange(len(segments)), lengths)[mask]
+    if ((np.diff(versions[mask]) < 0) & (np.diff(owners) == 0)).any():
+        raise InvariantError("versions go backwards inside a segment")
+
+
+def _check_shapes(segment: Segment) -> bool:
+    """Raise InvariantError if an array does not fit the tokens; returns whether there are any."""
+    length = len(segment)
     for name in ("loss_mask", "logprobs", "versions"):
         array = getattr(segment, name)
         if array.shape != (length,):
             raise InvariantError(f"{name} has shape {array.shape}, the segment has {length} tokens")
-    mask = segment.loss_mask
-    if mask.dtype != bool:
-        raise InvariantError(f"loss_mask must be bool, is {mask.dtype}")
-    if length and mask[0]:
-        raise InvariantError("the first token cannot be a sampled one: it has no context")
-    if length and (segment.token_ids.min() < 0 or (vocab_size is not None and segment.token_ids.max() >= vocab_size)):
-        raise InvariantError("a token id lies outside the vocabulary")
-    sampled, versions, others = segment.logprobs[mask], segment.versions[mask], ~mask
-    if not np.isfinite(sampled).all():
-        raise InvariantError("a sampled token has no finite behaviour log-prob")
-    if len(sampled) and (sampled.max() > 1e-3 or sampled.min() <= -9999):
-        raise InvariantError("a behaviour log-prob is above 0 or the sampler's 'missing' value")
-    if segment.logprobs[others].any():
-        raise InvariantError("a token that was not sampled carries a log-prob")
-    if (versions < 0).any() or (segment.versions[others] != -1).any():
-        raise InvariantError("versions must be set on sampled tokens and -1 elsewhere")
-    if newest_version is not None and len(versions) and versions.max() > newest_version:
-        raise InvariantError(f"a token claims version {versions.max()}, the newest is {newest_version}")
-    if (versions[1:] < versions[:-1]).any():
-        raise InvariantError("versions go backwards inside a segment")
+    if segment.loss_mask.dtype != bool:
+        raise InvariantError(f"loss_mask must be bool, is {segment.loss_mask.dtype}")
     temperatures = segment.temperatures
     if temperatures is not None and (temperatures.shape != (length,) or (temperatures < 0).any()):
         raise InvariantError("temperatures must be one number of at least 0 per token")
     routing = segment.routed_experts
     if routing is not None and (routing.ndim != 3 or routing.shape[0] != length):
         raise InvariantError(f"routed_experts has shape {routing.shape}, expected ({length}, layers, top_k)")
+    return length > 0
 
 
 def check_rollout(rollout: Rollout, **kwargs: Any) -> None:
     """Check every segment; a rollout that did not fail must have sampled something."""
-    for segment in rollout.segments:
-        check_segment(segment, **kwargs)
+    check_segments(rollout.segments, **kwargs)
     if rollout.error is None and rollout.sampled == 0:
         raise InvariantError("the rollout has no sampled token")

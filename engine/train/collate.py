@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from engine.compat import MoeLayer
-from engine.records import InvariantError, Rollout, Segment, check_segment
+from engine.records import InvariantError, Rollout, Segment, check_segments
 from engine.train.packing import Packing, SequenceSplit
 from engine.train.plan import TrainOrder
 from engine.train.replay import RoutingTargets
@@ -66,10 +66,10 @@ def resolve_segments(order: TrainOrder, samples: Iterable[int], get: Get, vocab_
     for index in samples:
         ref = order.samples[index]
         segment = fetched[_key(ref.payload)][ref.rollout].segments[ref.segment]
-        check_segment(segment, vocab_size=vocab_size, newest_version=order.version)
         if len(segment) != ref.length:
             raise InvariantError(f"sample {index} has {len(segment)} tokens, its order says {ref.length}")
         segments[index] = segment
+    check_segments(list(segments.values()), vocab_size=vocab_size, newest_version=order.version)
     return segments
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.records import InvariantError, Rollout, Segment, check_rollout, check_segment
+from engine.records import InvariantError, Rollout, Segment, check_rollout, check_segments
 
 
 def sound(prompt=2, sampled=3, feedback=2, more=1) -> Segment:
@@ -31,9 +31,9 @@ def changed(name: str, index, value) -> Segment:
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5), st.integers(0, 5))
 def test_sound_segments_pass(prompt, sampled, feedback, more):
     segment = sound(prompt, sampled, feedback, more)
-    check_segment(segment, vocab_size=len(segment), newest_version=2)
+    check_segments([segment], vocab_size=len(segment), newest_version=2)
     assert (len(segment), segment.sampled) == (prompt + sampled + feedback + more, sampled + more)
-    check_segment(replace(segment, routed_experts=None))
+    check_segments([replace(segment, routed_experts=None), sound(prompt, 1, 1, 1)])
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_sound_segments_pass(prompt, sampled, feedback, more):
 )
 def test_each_broken_invariant_is_named(segment, message):
     with pytest.raises(InvariantError, match=message):
-        check_segment(segment, vocab_size=8, newest_version=2)
+        check_segments([sound(), segment, sound()], vocab_size=8, newest_version=2)
 
 
 def test_a_rollout_without_a_sampled_token_is_sound_only_when_it_failed():

@@ -288,12 +288,15 @@ class Trainer:
         self, batches: list[MicroBatch], old: list[torch.Tensor | None], settings: passes.PassSettings, order: TrainOrder,
         state: _Batch,
     ) -> None:  # fmt: skip
+        # A single rank has nobody to gather from: the weights it computes with are cast once, not twice in every pass.
+        keeps = self.spec.world == 1 and self.config.fsdp.offload != "full"
+        if keeps:
+            self.policy.set_reshard_after_forward(False)
         with state.timed("forward_backward"):
             for index, (batch, old_BT) in enumerate(zip(batches, old, strict=True)):
                 last = index == len(batches) - 1
                 self.policy.set_requires_gradient_sync(last)
-                # A single rank keeps its cast weights for the next forward pass, by when the activations are gone.
-                self.policy.set_reshard_after_backward(last or self.spec.world > 1)
+                self.policy.set_reshard_after_backward(last or not keeps)
                 rows = collate.traced_rows(order, batch)
                 reference_BT = None
                 if self.reference is not None and settings.policy.kl_coef and not settings.policy.kl_to_rollout:
@@ -304,6 +307,8 @@ class Trainer:
                 sums, traces = passes.train_pass(self.policy, batch, old_BT, settings, rows, reference_BT)
                 state.sums = add_sums(state.sums, sums)
                 state.traces += traces
+        if keeps:
+            self.policy.set_reshard_after_forward(True)
         with state.timed("optim"):
             state.grad_norms.append(update(self.optimizer, self.policy.parameters(), self.config.actor.max_norm))
             if self.critic:

@@ -85,7 +85,10 @@ def _trainer_parts(model: Architecture, config: Config) -> Iterator[Part]:
     experts = model.layer_experts / fsdp.ep_size
     # The layer at work and the one being fetched, and the gradients of one; embedding and head are gathered as a whole.
     gathered = compute * max(3 * (model.layer_dense / fsdp.tp_size + experts), 2 * model.embedding) / GIB
-    yield Part("trainer", "gathered layers", gathered, "one at work, one prefetched, one's gradients")
+    note = "one at work, one prefetched, one's gradients"
+    if ranks == 1 and fsdp.offload != "full":
+        gathered, note = compute * model.total / GIB, "all of them: one rank casts them once"
+    yield Part("trainer", "gathered layers", gathered, note)
     yield Part("trainer", "activations", _activations(model, config) / GIB,
                f"{config.train.max_tokens_per_gpu} tokens, checkpointing {config.actor.gradient_checkpoint}")  # fmt: skip
     logits = 2 * 4 * min(config.train.logprob_chunk_tokens, config.train.max_tokens_per_gpu) * model.vocab / GIB

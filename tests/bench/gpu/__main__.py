@@ -47,7 +47,7 @@ SECTIONS = [
     Section("colocated", "learn colocated {models} {runs} --train.max_steps 60", 210, "1", ("dense",)),
     Section("distill", "learn distill {models} {runs}", 210, "1,0", ("dense",)),
     Section("step", "step {models} {out}", 300, "1", ("moe_1b", "own", "stock"), ("learn", "colocated", "distill")),
-    Section("moe", "moe {models} {runs}", 400, "0,1", ("moe_1b", "dense"), ("step",)),
+    Section("moe", "moe {models} {runs}", 440, "0,1", ("moe_1b", "dense"), ("step",)),
 ]
 
 SHARED = "--placement.colocate true"
@@ -57,7 +57,7 @@ ON_ONE_GPU = [
     Section("colocated", "learn colocated {models} {runs}", 210, "0", ("dense",)),
     Section("distill", f"learn distill {{models}} {{runs}} {SHARED}", 210, "0", ("dense",)),
     Section("step", "step {models} {out}", 300, "0", ("moe_1b", "dense"), ("colocated", "distill")),
-    Section("moe", f"moe {{models}} {{runs}} {SHARED}", 400, "0", ("moe_1b", "dense"), ("step",)),
+    Section("moe", f"moe {{models}} {{runs}} {SHARED}", 440, "0", ("moe_1b", "dense"), ("step",)),
 ]
 
 

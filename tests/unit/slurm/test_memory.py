@@ -150,3 +150,14 @@ def test_remedies_are_enough():
 )
 def test_memory_of_gpu_types(name, gib):
     assert gpu_memory(name) == gib
+
+
+def test_one_rank_keeps_the_whole_model_as_it_computes_with_it():
+    model = find("Qwen/Qwen3-4B")
+
+    def gathered(**changes):
+        parts = estimate(model, config(actor__num_gpus_per_node=1, **changes), 140).parts
+        return next(p.gib for p in parts if p.part == "gathered layers")
+
+    assert gathered() == pytest.approx(2 * model.total / 2**30)
+    assert gathered(fsdp__offload="full") < gathered() / 2

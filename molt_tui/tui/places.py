@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from molt_tui.tokens import Place
 
 DRAFTS_KEPT = 8
+BETWEEN = 4  # screens between the first and the one on top: the longest way down is compare, run, traces, group, tokens
 
 
 def leaving(stack: Sequence[Screen[Any]], new: Screen[Any]) -> list[Screen[Any]]:
     """What goes from beneath `new`: dialogs, and the older screen of its kind with the parts that were opened from it.
 
-    The first screen stays, and so does everything else, in its order: esc leads back through it.
+    The first screen stays, and so do the last few others, in their order: esc leads back through them.
     """
     gone, with_parts = [], False
     for screen in stack[1:]:
@@ -32,11 +33,12 @@ def leaving(stack: Sequence[Screen[Any]], new: Screen[Any]) -> list[Screen[Any]]
             with_parts = same
         if same or with_parts or isinstance(screen, ModalScreen):
             gone.append(screen)
-    return gone
+    rest = [screen for screen in stack[1:] if screen not in gone]
+    return gone + rest[: max(0, len(rest) - BETWEEN)]
 
 
 class Places(App[str]):
-    """Every screen that is not a dialog is opened and left here; the stack holds at most one of each kind."""
+    """Every screen that is not a dialog is opened and left here; the stack holds few, and at most one of each kind."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -5,15 +5,13 @@ import random
 import pytest
 
 from molt_tui.draft import Draft
-from molt_tui.tui.places import DRAFTS_KEPT, leaving
+from molt_tui.tui.places import BETWEEN, DRAFTS_KEPT, leaving
 from molt_tui.tui.screens.base import MoltScreen
 from molt_tui.tui.screens.dialogs import Confirm, TooSmall
 from molt_tui.tui.screens.run import RunScreen
 from molt_tui.tui.screens.runs import RunsScreen
 from tests.tui.fake_source import RUNS
 from tests.tui.test_launch import edit, find, until_on
-
-KINDS = 12  # screens that are not dialogs
 
 
 class Run(MoltScreen):
@@ -32,6 +30,14 @@ class Form(MoltScreen):
     pass
 
 
+class Other(MoltScreen):
+    pass
+
+
+class Group(MoltScreen):
+    PART = True
+
+
 def stack(driver) -> list[str]:
     return [type(screen).__name__.removesuffix("Screen") for screen in driver.app.screen_stack]
 
@@ -45,6 +51,7 @@ def stack(driver) -> list[str]:
         ([Run, Traces, Form], Run, [Form]),  # others stay
         ([Form, Tokens, Run, Traces], Run, [Form, Tokens]),  # a part belongs to what it was opened from
         ([Run, Tokens, Traces], Tokens, [Run, Traces]),  # a part goes alone
+        ([Form, Other, Run, Traces, Tokens], Group, [Other, Run, Traces, Tokens]),  # the last few
     ],
 )  # fmt: skip
 def test_what_stays_beneath(beneath, new, left):
@@ -68,10 +75,10 @@ async def test_fifty_jumps_leave_a_short_stack_and_escape_gets_home(open_app):
         for _ in range(50):
             dice.choice(ways)()
             await driver.pilot.pause()
-            assert len(stack(driver)) == len(set(stack(driver))) <= KINDS + 1
+            assert len(stack(driver)) == len(set(stack(driver))) <= BETWEEN + 3, "the first, the last, and the help"
         await driver.settle()
         assert len(app._registry) < 400, "screens that were left are gone"
-        for _ in range(2 * KINDS):
+        for _ in range(BETWEEN + 3):
             await driver.pilot.press("escape")
         await driver.settle()
         assert stack(driver) == ["Runs"]

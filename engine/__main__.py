@@ -77,10 +77,10 @@ def flags(word: str = "") -> int:
     """Print every flag whose name or help contains `word`."""
     from engine.flags import flag_table
 
-    for info in flag_table().values():
-        if word in info.path or word in info.help:
-            show(f"--{info.path}  [{info.type}; default {shown(info.default)}]{'  (live)' if info.live else ''}\n    {info.help}")
-    return OK
+    found = [info for info in flag_table().values() if word in info.path or word in info.help]
+    for info in found:
+        show(f"--{info.path}  [{info.type}; default {shown(info.default)}]{'  (live)' if info.live else ''}\n    {info.help}")
+    return OK if found else refuse([f"no flag has the word {word!r}"])
 
 
 def shown(default: object) -> str:

@@ -256,7 +256,8 @@ def _failing_rollouts(facts: Facts) -> str | None:
 @rule("skipped", "warning", "lower train.max_staleness or check the environment's rewards", "every step updates", lasts=True)
 def _skipped(facts: Facts) -> str | None:
     """A step without an update: no token to train, or a gradient that is not finite."""
-    if not facts.number("optim/skipped"):
+    norm = facts.metrics.get("optim/grad_norm")
+    if not facts.number("optim/skipped") or (isinstance(norm, float) and not math.isfinite(norm)):  # not-finite says that
         return None
     return f"nothing to train: steps skipped{facts.since('optim/skipped', lambda v: v > 0)}"
 

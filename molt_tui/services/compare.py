@@ -136,10 +136,18 @@ class Comparer:
         return known[1]
 
     def _differing(self, sides: Sequence[Side]) -> dict[str, list[Any]]:
+        """A flag that an older engine did not have is as it is without being given: its default is no difference to it."""
+        from engine.flags import flag_table
+
         tables = [[self._settings_of(run) for run in side.runs] for side in sides]
         names = dict.fromkeys(name for own in tables for table in own for name in table)
-        rows = {name: [_together([table.get(name) for table in own]) for own in tables] for name in names}
-        return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
+        defaults = {flag: info.default for flag, info in flag_table().items()}
+        rows = {}
+        for name in names:
+            absent = defaults.get(name)
+            if len({repr(table.get(name, absent if table else None)) for own in tables for table in own}) > 1:
+                rows[name] = [_together([table.get(name) for table in own]) for own in tables]
+        return rows
 
     def _settings_of(self, run: Run) -> dict[str, Any]:
         """Settings never change once they are written; an unreadable run.toml is read again."""

@@ -99,7 +99,9 @@ def _write(path: Path, queries: dict[str, str]) -> None:
 
 
 SHIPPED = {
-    "runs by state": "SELECT state, count(*) AS runs, max(updated) AS updated FROM runs GROUP BY state ORDER BY runs DESC",
+    "runs by state": """\
+SELECT state, count(*) AS runs, datetime(max(updated), 'unixepoch', 'localtime') AS updated
+FROM runs GROUP BY state ORDER BY runs DESC""",
     "best reward per group": """\
 SELECT coalesce("group", name) AS "group", count(*) AS runs, max(reward) AS best, avg(reward) AS mean, id AS run
 FROM run_summary WHERE reward IS NOT NULL

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from molt_tui.facts import percent
 from molt_tui.lines import RunLine
 from molt_tui.sentences import sentence
 from molt_tui.services import health, logs, metrics, runs, steer
@@ -127,7 +128,7 @@ class StoreSource(RunsSource, LaunchAnswers, ClusterAnswers, StoreData):
         for key in evals:
             _, name, what = clean(key).split("/")
             for point in metrics.series(self.store, run, key, last=EVENTS) if what == "exact_frac" else ():
-                text = f"eval {point.value:.3g} at step {point.step}, {name}" if isinstance(point.value, float) else ""
+                text = f"eval {percent(point.value)} exact at step {point.step}, {name}" if isinstance(point.value, float) else ""
                 lines.append(EventLine(point.t, "eval", text, point.step))
         shown = (line for line in lines if line.text and (until is None or (line.t or 0.0) <= until))
         return tuple(sorted(shown, key=lambda line: line.t or 0.0)[-EVENTS:])

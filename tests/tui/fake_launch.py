@@ -62,7 +62,8 @@ class FakeLaunch:
     def recipes(self):
         return [RecipeCard("demo", "Sums and differences with a tiny MoE", "one-digit sums", "tiny:qwen3_moe", "2 CPU cores"),
                 RecipeCard("countdown", "Countdown with SmolLM2", "countdown", "SmolLM2-135M", "1 GPU",
-                           misfit="this machine has 0 GPUs, but the engines need 1"),
+                           misfit="needs 16 GPUs (8 for the engines, 8 for the trainer), this machine has 0: launch it on Slurm,"
+                                  " or lower vllm.num_engines and actor.num_gpus_per_node"),
                 RecipeCard("broken", problem="recipe.toml line 3: expected a value")]  # fmt: skip
 
     def first_draft(self, recipe: str, parent: str) -> Draft:

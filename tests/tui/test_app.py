@@ -28,6 +28,13 @@ async def test_help_is_about_the_focused_pane(open_app):
         assert isinstance(driver.app.screen, RunScreen)
 
 
+async def test_help_names_keys_as_they_are_typed(open_app):
+    async with open_app() as driver:
+        await driver.press("question_mark")
+        assert ("!", "Next trouble") in driver.app.screen.keys
+        assert not [keys for keys, _ in driver.app.screen.keys if "_" in keys]
+
+
 async def test_help_is_read_to_its_end_at_once_and_page_by_page(open_app):
     async with open_app() as driver:
         await driver.press("question_mark")

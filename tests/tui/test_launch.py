@@ -72,7 +72,8 @@ async def test_recipe_change_start(open_app):
 async def test_a_recipe_that_does_not_fit_says_so_in_the_list(open_app):
     async with open_app() as driver:
         await driver.press("n", "j")
-        assert "▲ 1 GPU" in driver.text() and "here: this machine has 0 GPUs" in driver.text()
+        assert "▲ 1 GPU" in driver.text() and "here: needs 16 GPUs" in driver.text()
+        assert "lower vllm.num_engines and actor.num_gpus_per_node" in " ".join(driver.text().split()), "nothing is cut"
 
 
 async def test_a_recipe_of_ones_own_by_path(open_app):
@@ -182,6 +183,7 @@ async def test_a_sweep_with_seeds_is_a_group_and_reviewed_first(open_app):
         await driver.press("n", "enter")
         await find(driver, "adam.lr")
         await driver.press("w")
+        assert "sweep actor.adam.lr: values a,b or low..high" in driver.text()
         await edit(driver, "1e-4,1e-3")
         await driver.press("escape", "g", *"jjjj", "enter")
         await edit(driver, "3")

@@ -135,6 +135,19 @@ def test_times_are_in_order_and_every_state_is_known():
         assert phases <= {*ACTIVE, "completed", "failed", *ENDS}
 
 
+@pytest.mark.parametrize("name", ["equal-rewards", "healthy", "stuck"])
+def test_a_recording_that_is_over_shows_its_verdict_as_long_as_it_is_held(home, name):
+    scenario, waited = load(name), [0.0]
+    player = Player(scenario, new_run(home, scenario), float("inf"), lambda: time.time() + waited[0])
+    for item in scenario.items:
+        player.apply(item)
+    player.hold(0.0)
+    waited[0] = QUIET_S
+    player.write_status(force=True)
+    _, found = verdicts(home)
+    assert found[0].rule == ("completed" if name == "healthy" else scenario.verdict)
+
+
 @pytest.mark.parametrize("name", ["time-limit", "disk-full", *sorted(ENDS)])
 def test_a_replay_offers_no_checkpoint_that_it_does_not_have(home, name):
     scenario = load(name)

@@ -127,7 +127,7 @@ def test_a_played_scenario_is_a_run_to_the_end(home, made_up):
     assert len(view.curves["reward/mean"]) == 160
     assert view.facts.number("routing/replayed_mismatch_frac") == 0
     assert view.name == "demo-healthy"
-    assert any(event.text == "eval 0.87 at step 160, sums" for event in view.events)
+    assert any(event.text == "eval 87 % exact at step 160, sums" for event in view.events)
     assert len(list(run.rollouts.glob("1-*.jsonl.gz"))) > 3
     assert view.log
 

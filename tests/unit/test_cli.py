@@ -153,7 +153,8 @@ def test_one_rollout_token_by_token(molt, golden):
 
 def test_saved_queries(molt, golden):
     state = molt("query", "--saved", "runs by state", "--json")
-    assert state[0] == 0 and json.loads(state[1])[0]["state"] == "completed"
+    (row,) = json.loads(state[1])
+    assert state[0] == 0 and row["state"] == "completed" and row["updated"].count(":") == 2, "a time that can be read"
     assert molt("query", "SELECT 1 AS one", "--save", "mine")[0] == 0
     assert molt("query", "--saved", "mine", "--csv")[1] == "one\n1\n"
     assert molt("query", "--saved", "mine", "--markdown")[1] == "| one |\n| --- |\n| 1 |\n"
@@ -175,6 +176,9 @@ def test_compare(molt, golden, home):
     (other / "run.toml").write_text((other / "run.toml").read_text().replace("lr = 0.001", "lr = 0.5"))
     result = json.loads(molt("compare", RUN_ID, "other", "--json")[1])
     assert result["settings"] == {"actor.adam.lr": [0.001, 0.5]} and result["metrics"]["reward/mean"] == [0.92, 0.92]
+    newer = shutil.copytree(GOLDEN, home / "runs" / "newer")
+    (newer / "run.toml").write_text((newer / "run.toml").read_text().replace("[train]", "[train]\nseed = 42"))
+    assert json.loads(molt("compare", RUN_ID, "newer", "--json")[1])["settings"] == {}, "a default is not a difference"
     code, out, _ = molt("compare", "last", "other")
     assert code == 0 and (out.startswith("SETTING") or out.startswith("no setting differs"))
     assert molt("compare", "last")[0] == 2

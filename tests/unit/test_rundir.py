@@ -106,6 +106,11 @@ def errors(result: subprocess.CompletedProcess) -> list[str]:
     return [line for line in result.stderr.splitlines() if not line.startswith("import time:")]
 
 
+def test_flags_with_a_word_that_none_has_says_so(capsys):
+    assert main(["flags", "max_staleness"]) == 0 and "--train.max_staleness" in capsys.readouterr().out
+    assert main(["flags", "zebra"]) == 2 and "no flag has the word 'zebra'" in capsys.readouterr().err
+
+
 def test_bad_input_is_refused_before_anything_is_made(recipe, tmp_path):
     result = engine("run", str(recipe), "--runs-root", "runs", "--train.sede", "3", "--rollout.top_p", "0.5", cwd=tmp_path)
     assert result.returncode == 2 and result.stdout == ""

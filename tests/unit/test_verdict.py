@@ -48,6 +48,12 @@ def test_headline_names_the_situation(given, rule, words):
     assert words in verdict.text
 
 
+def test_a_gradient_that_is_not_finite_is_not_called_nothing_to_train():
+    assert [v.rule for v in judge(facts(optim__skipped=1, optim__grad_norm=float("nan")))][:1] == ["not-finite"]
+    assert "skipped" not in {v.rule for v in judge(facts(optim__skipped=1, optim__grad_norm=float("inf")))}
+    assert headline(facts(optim__skipped=1, optim__grad_norm=0.5)).rule == "skipped"
+
+
 def test_how_a_run_ended_comes_first_then_what_its_last_steps_still_say():
     metrics = {"loss/policy": float("nan"), "time/trainer_idle_frac": 0.9}
     assert [v.rule for v in judge(Facts("failed", metrics=metrics))] == ["failed", "not-finite"]

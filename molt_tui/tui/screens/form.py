@@ -193,7 +193,9 @@ class FormScreen(MoltScreen):
         count = f"{form.runs} runs" if form.runs > 1 else ""
         facts = "  ".join(word for word in (f"on {form.where}", count) if word)
         if self.editing is not None:
-            what, facts = f"{self.editing[0]}: enter keeps the value, esc leaves it as it was", ""
+            key, swept = self.editing
+            what = f"sweep {key}: values a,b or low..high" if swept else f"{key}: enter keeps the value, esc leaves it as it was"
+            facts = ""
         update(self.query_one("#top", Static), Content.assemble(
             (" Launch ", "bold reverse"), f"  {what}  ", (facts, "bold $text-accent" if count else "$quiet")))  # fmt: skip
 

@@ -15,8 +15,9 @@ from molt_tui.tui.screens.dialogs import Dialog
 from molt_tui.tui.widgets.panel import Panel
 
 NAMES = {
-    "question_mark": "?", "colon": ":", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]",
-    "left_curly_bracket": "{", "right_curly_bracket": "}", "pageup": "page up", "pagedown": "page down", "escape": "esc",
+    "question_mark": "?", "exclamation_mark": "!", "colon": ":", "slash": "/",
+    "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{", "right_curly_bracket": "}",
+    "pageup": "page up", "pagedown": "page down", "escape": "esc",
 }  # fmt: skip
 
 

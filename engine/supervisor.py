@@ -82,6 +82,8 @@ class Supervisor:
         self.run_id = str(_read(run.meta).get("run") or run.path.name)
         self.beat = int(_read(run.status).get("beat") or 0)
         self.progress: dict[str, Any] = {}
+        # Where the attempt goes on from, until its controller says how far it is.
+        self.saved = {"step": saved, "last_checkpoint": saved} if (saved := self._saved_step()) is not None else {}
         self.signals: list[int] = []
         self.stop_reason: str | None = None
         self.stop_began = 0.0
@@ -302,12 +304,16 @@ class Supervisor:
             write_atomic(folder / "exit.json", encode_line({k: v for k, v in record.items() if v is not None}))
 
     def _resumable(self) -> bool:
-        """Whether a checkpoint was written to its end."""
+        return self._saved_step() is not None
+
+    def _saved_step(self) -> int | None:
+        """The step of the newest checkpoint that was written to its end."""
         folder = self.run.checkpoints
         with contextlib.suppress(OSError, ValueError):
             path = tomllib.loads(self.run.run_toml.read_text()).get("ckpt", {}).get("path")
             folder = Path(path) / self.run.path.name if path else folder
-        return any(folder.glob(f"step-*/{wire.CHECKPOINT_MARK}"))
+        marks = folder.glob(f"step-*/{wire.CHECKPOINT_MARK}")
+        return max((int(n) for mark in marks if (n := mark.parent.name.removeprefix("step-")).isdecimal()), default=None)
 
     def _update_status(self, phase: str | None = None, detail: str | None = None) -> None:
         """Merge the controller's progress into status.json, when it changed or a beat is due."""
@@ -315,7 +321,7 @@ class Supervisor:
         failed = detail if phase == "failed" else None
         merged = {"phase": phase or self._live_phase(), "detail": progress.get("detail", "") if detail is None else detail,
                   "last_error": failed or progress.get("error")}  # fmt: skip
-        merged |= {key: progress.get(key) for key in PROGRESS_FIELDS}
+        merged |= self.saved | {key: progress[key] for key in PROGRESS_FIELDS if progress.get(key) is not None}
         if merged == self._written and time.monotonic() - self._beat_at < BEAT_SECONDS:
             return
         self.beat += 1

@@ -229,6 +229,20 @@ def test_only_the_standard_library_is_imported():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
+def test_an_attempt_that_ends_before_it_saves_still_has_the_checkpoint_of_the_one_before(run, start):
+    for step, whole in ((49, True), (7, True), (60, False)):
+        folder = run.checkpoints / f"step-{step:06d}"
+        folder.mkdir(parents=True)
+        if whole:
+            (folder / "COMPLETE").touch()
+    assert supervisor.Supervisor(run, ["/nowhere/python"]).execute() == 1
+    status = read_status(run)
+    assert (status.phase, status.step, status.last_checkpoint) == ("failed", 49, 49)
+    start("raises").wait(15)
+    status = read_status(run)
+    assert (status.attempt, status.step, status.last_checkpoint) == (2, 1, 49), "its own step, the older checkpoint"
+
+
 def test_checkpoints_elsewhere_make_a_run_resumable(run, tmp_path):
     run.run_toml.write_text(f'[ckpt]\npath = "{tmp_path}/saved"\n')
     mark = tmp_path / "saved" / "run" / "step-000004" / "COMPLETE"

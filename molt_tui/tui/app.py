@@ -183,6 +183,10 @@ class MoltApp(Places):
 
     def _painted(self) -> None:
         """What would hold up the first paint: watching the runs, and collecting garbage (what the start made stays)."""
+        from molt_tui.tui import allocator
+
+        allocator.one_pool()
+        self.set_interval(allocator.GIVE_BACK_S, allocator.give_back)
         gc.freeze()
         gc.enable()
         self.background.start()

@@ -130,6 +130,7 @@ class Background:
                 question = self._questions.pop(next(iter(self._questions)))
                 self._busy = True
             self._answer(question)
+            del question  # and with it the hold on the screen that asked
             with self._wake:
                 self._busy = False
                 self._wake.notify_all()

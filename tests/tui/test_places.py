@@ -78,7 +78,7 @@ async def test_fifty_jumps_leave_a_short_stack_and_escape_gets_home(open_app):
             assert len(stack(driver)) == len(set(stack(driver))) <= BETWEEN + 3, "the first, the last, and the help"
         await driver.settle()
         assert len(app._registry) < 400, "screens that were left are gone"
-        for _ in range(BETWEEN + 3):
+        for _ in range(2 * (BETWEEN + 3)):
             await driver.pilot.press("escape")
         await driver.settle()
         assert stack(driver) == ["Runs"]

@@ -55,7 +55,10 @@ def start_player(run: Path, scenario: str, options: Mapping[str, float | None]) 
 
 def _start_detached(command: list[str], run: Path, log_name: str) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, so that it survives this program and its terminal. Raises MoltError."""
-    log = os.open(run / log_name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        log = os.open(run / log_name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise MoltError(f"cannot write {run / log_name}: {error.strerror}") from error
     environment = os.environ.copy()
     checkout = Path(__file__).resolve().parent.parent
     if (checkout / "pyproject.toml").exists():  # found through the working directory, which the supervisor leaves

@@ -31,7 +31,7 @@ from molt_tui.tui import preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
 from molt_tui.tui.cost import CountingDriver, Reading, in_words
 from molt_tui.tui.opened_later import OpenedLater
-from molt_tui.tui.patches import forget_other_sizes, free_closed_widgets
+from molt_tui.tui.patches import forget_other_sizes, free_closed_widgets, read_any_bytes
 from molt_tui.tui.places import Places
 from molt_tui.tui.plain import AsciiOnly, key_words, wants_ascii
 from molt_tui.tui.preferences import Preferences
@@ -147,9 +147,10 @@ class MoltApp(Places):
         self._first_theme = "ansi-dark" if ansi else full_name(self.chosen.theme)
         super().__init__(driver_class=CountingDriver, ansi_color=ansi or None)
         free_closed_widgets()
+        read_any_bytes()
         self.source = source
         self.started = Reading.now()
-        self._ascii = [AsciiOnly()] if self.chosen.ascii or wants_ascii() else []
+        self._ascii = [AsciiOnly()] if self.chosen.ascii or wants_ascii(encoding=sys.stderr.encoding) else []
         self.background = Background(self, source.ingest, interval_s)
         self.animation_level = "none"
         self._first_run = open_run

@@ -1,11 +1,13 @@
-"""What Textual keeps longer than a long session can afford, and offers no way to let go of."""
+"""What Textual keeps longer than a long session can afford, or dies of, and offers no way to change."""
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from functools import lru_cache, partial
 
 from textual._styles_cache import StylesCache
 from textual.css.scalar import Scalar
+from textual.drivers import linux_driver
 from textual.geometry import Region
 from textual.widget import Widget
 
@@ -18,6 +20,11 @@ def free_closed_widgets() -> None:
     if not isinstance(vars(StylesCache)["get_inner_outer"], staticmethod):
         original = StylesCache.get_inner_outer.__wrapped__
         StylesCache.get_inner_outer = staticmethod(lru_cache(1024)(partial(original, StylesCache)))
+
+
+def read_any_bytes() -> None:
+    """A terminal may send what is no UTF-8 (another locale, an old way to report the mouse), at which Textual ends the program."""
+    linux_driver.getincrementaldecoder = lambda encoding: partial(getincrementaldecoder(encoding), "replace")
 
 
 def forget_other_sizes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import locale
 import os
 from collections.abc import Mapping
@@ -58,9 +59,10 @@ class AsciiOnly(LineFilter):
         return [Segment(plain(text), style, control) for text, style, control in segments]
 
 
-def wants_ascii(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this terminal is known not to show more: the Linux console, or a locale that names another character set."""
+def wants_ascii(environment: Mapping[str, str] = os.environ, encoding: str = "utf-8") -> bool:
+    """Whether this terminal is known not to show more: the Linux console, a locale that names another character set, or an
+    `encoding` that cannot write it."""
     name = environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or ""
     charset = name.partition("@")[0].partition(".")[2]
     other = bool(charset) and locale.normalize(name).upper().partition(".")[2].replace("-", "") != "UTF8"
-    return environment.get("TERM") == "linux" or other
+    return environment.get("TERM") == "linux" or other or codecs.lookup(encoding).name != "utf-8"

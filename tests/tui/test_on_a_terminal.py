@@ -173,6 +173,15 @@ def test_a_terminal_that_is_too_small_says_so_and_can_be_left(home):
         leaves(program)
 
 
+def test_bytes_that_are_no_text_do_not_end_it(home):
+    with PtyProgram(MOLT, home) as program:
+        program.wait_for("no run yet", 20)
+        os.write(program.main, b"\xff\xfe\x9b2J\xe9\x1b[M\xff\xff\xff\x1b[999;999;999M\x1b[<0;9;9M")
+        program.pump(1.0)
+        leaves(program)
+        assert "Traceback" not in program.plain()
+
+
 def test_an_error_of_ours_is_one_line_and_its_traceback_goes_to_the_log(home):
     broken = "import molt_tui.tui.screens.runs as r\nr.RunsScreen.action_sort = lambda self: 1 / 0\n"
     code = broken + "from molt_tui.tui.app import run_app\nraise SystemExit(run_app())"

@@ -151,6 +151,7 @@ def test_when_ascii_is_needed():
     assert not wants_ascii({"LANG": "C.UTF-8"})
     assert not wants_ascii({"LANG": "en_US.utf8", "TERM": "xterm"})
     assert not wants_ascii({})
+    assert wants_ascii({}, "ascii") and not wants_ascii({}, "UTF8")
 
 
 def test_read_only_refuses_in_one_line():

@@ -19,23 +19,15 @@ def _fields(data: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in data.items())
 
 
-def _number(value: Any) -> float | None:
-    """None for what is no number, and for an integer beyond all floats."""
-    try:
-        return float(value) if isinstance(value, (int, float)) else None
-    except OverflowError:
-        return None
-
-
 def _phase(data: Mapping[str, Any], step: int | None, version: int | None) -> str:
     detail = data.get("detail")
     return f"{data.get('phase', '?')}" + (f": {detail}" if detail else "")
 
 
 def _sync(data: Mapping[str, Any], step: int | None, version: int | None) -> str:
-    pause, held = _number(data.get("pause_seconds")), data.get("held")
+    pause, held = data.get("pause_seconds"), data.get("held")
     parts = [f"weights v{version} published"]
-    parts += [f"engines paused {pause:.2f} s"] if pause is not None else []
+    parts += [f"engines paused {pause:.2f} s"] if isinstance(pause, (int, float)) else []
     parts += [f"{held} requests held"] if held else []
     return ", ".join(parts)
 
@@ -46,10 +38,10 @@ def _fault(data: Mapping[str, Any], step: int | None, version: int | None) -> st
 
 
 def _checkpoint(data: Mapping[str, Any], step: int | None, version: int | None) -> str:
-    seconds, size = _number(data.get("seconds")), _number(data.get("bytes"))
+    seconds, size = data.get("seconds"), data.get("bytes")
     parts = [f"checkpoint of step {step}" if step is not None else "checkpoint"]
-    parts += [f"{seconds:.1f} s"] if seconds is not None else []
-    parts += [f"{size / 1e6:.1f} MB"] if size is not None else []
+    parts += [f"{seconds:.1f} s"] if isinstance(seconds, (int, float)) else []
+    parts += [f"{size / 1e6:.1f} MB"] if isinstance(size, (int, float)) else []
     parts += [str(data["why"])] if data.get("why") else []
     return ", ".join(parts)
 

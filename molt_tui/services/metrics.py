@@ -103,13 +103,22 @@ def events(store: Store, run: Run, *, kinds: tuple[str, ...] = (), last: int = 1
     )
     found = [dict(row) for row in store.rows(sql, (run.num, *kinds, last))]
     for event in found:
-        event["data"] = json.loads(event["data"])
+        event["data"] = _recorded(event["data"])
     return found[::-1]
+
+
+def _recorded(text: str) -> Any:
+    """What a run wrote; an integer beyond all floats is infinite, in the words of the wire."""
+    return json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) < 300 else "-inf" if digits.startswith("-") else "inf"
 
 
 def _point(row: Any) -> Point:
     if row["special"] is not None:
         value: Any = float(row["special"])
     else:
-        value = row["value"] if row["json"] is None else json.loads(row["json"])
+        value = row["value"] if row["json"] is None else _recorded(row["json"])
     return Point(row["step"], row["attempt"], row["t"], value)

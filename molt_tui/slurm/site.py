@@ -47,7 +47,7 @@ def read_site(home: Path) -> Site:
         raw = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return Site(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path}: {error}") from error
     from engine.flags import resolve
 

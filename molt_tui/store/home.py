@@ -67,7 +67,7 @@ def _runs_root_of_site(profile: Path) -> str | None:
 
     try:
         root = tomllib.loads(text).get("runs_root")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return None
     return root if isinstance(root, str) and root else None
 

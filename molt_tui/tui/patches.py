@@ -23,7 +23,7 @@ def free_closed_widgets() -> None:
 
 
 def read_any_bytes() -> None:
-    """A terminal may send what is no UTF-8 (another locale, an old way to report the mouse), at which Textual ends the program."""
+    """A terminal may send what is no UTF-8 (another locale, an old report of the mouse): Textual would end the program."""
     linux_driver.getincrementaldecoder = lambda encoding: partial(getincrementaldecoder(encoding), "replace")
 
 

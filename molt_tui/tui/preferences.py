@@ -46,7 +46,7 @@ def load(path: Path) -> Preferences:
 
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Refused(f"{path} is not valid TOML: {error}") from error
     try:
         return parse(found)

@@ -37,6 +37,8 @@ PANELS: list[Panel] = [
 texts = st.text(max_size=40) | st.sampled_from(HOSTILE) | st.binary(max_size=40).map(lambda b: b.decode("latin-1"))
 numbers = st.floats() | st.sampled_from([1e308, -1e308, 0.0]) | st.integers(-(10**300), 10**300)
 values = numbers | texts | st.lists(numbers | texts, max_size=4) | st.none() | st.booleans()
+huge = st.sampled_from([10**400, -(10**400)])  # JSON has no end of numbers
+written = values | huge | st.lists(huge, min_size=1, max_size=4)
 lines = st.lists(st.binary(max_size=60) | st.sampled_from([t.encode("utf-8", "surrogatepass") for t in HOSTILE]), max_size=8)
 steps = st.none() | st.integers(0, 20)
 quiet = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -70,14 +72,19 @@ def test_there_is_a_panel_of_every_kind():
 
 @quiet
 @given(
-    metrics=st.dictionaries(st.sampled_from(NAMES), values, max_size=8), text=texts, log=lines, at=st.none() | st.integers(0, 20)
+    metrics=st.dictionaries(st.sampled_from(NAMES), written, max_size=8),
+    text=texts,
+    log=lines,
+    size=numbers | huge,
+    at=st.none() | st.integers(0, 20),
 )
-def test_any_bytes_from_the_run_directory_to_the_cells(golden, metrics, text, log, at):
+def test_any_bytes_from_the_run_directory_to_the_cells(golden, metrics, text, log, size, at):
     events = golden.attempt(2) / "events" / "000000.jsonl"
     events.write_bytes((GOLDEN / "attempts/2/events/000000.jsonl").read_bytes())
     head = {"protocol": 1, "run": golden.path.name, "attempt": 2, "t": 1.0}
     records = ({"kind": "metrics", "step": 10, "metrics": metrics}, {"kind": "fault", "step": 10, "what": text, "detail": text},
-               {"kind": "phase", "phase": text, "detail": text}, {"kind": text or "note", "text": text})  # fmt: skip
+               {"kind": "phase", "phase": text, "detail": text}, {"kind": text or "note", "text": text},
+               {"kind": "checkpoint", "step": 10, "seconds": size, "bytes": size})  # fmt: skip
     for seq, record in enumerate(records):
         append_line(events, {**head, "seq": 900 + seq, **record})
     (golden.attempt(2) / "logs" / "engine.log").write_bytes(b"\n".join(log))

@@ -54,7 +54,9 @@ def prepare_run(runs_root: Path, config: Config, recipe: Recipe, *, name: str = 
 
 def new_run_id(name: str, now: float | None = None) -> str:
     """Sortable by time (UTC), readable, unique enough for one second: 20261130-101502-demo-k3f9."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24].strip("-") or "run"
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+    if len(slug) > 24:  # its end tells the runs of a sweep apart
+        slug = slug[:12].strip("-") + "-" + slug[-11:].strip("-")
     suffix = "".join(secrets.choice(ALPHABET) for _ in range(4))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{slug}-{suffix}"
 

@@ -122,7 +122,12 @@ def _completed(facts: Facts) -> str | None:
     return "completed" if facts.step is None else f"completed: {facts.step}{of} steps"
 
 
-@rule("disk", "critical", "free space where the run directory lies; a run that ended goes on with p", "every write succeeds")
+@rule(
+    "disk",
+    "critical",
+    lambda f: "free space where the run directory lies" if f.state in ACTIVE else f"free space on its disk; {_go_on(f)}",
+    "every write succeeds",
+)
 def _disk(facts: Facts) -> str | None:
     """The file system refused to write: disk full, over quota, read-only."""
     said = None if facts.state == "completed" else facts.refused_write()

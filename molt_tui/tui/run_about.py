@@ -39,7 +39,8 @@ def about(entry: Entry | None, now: float) -> list[Content]:
 
 
 def _about_run(run: RunLine) -> list[Content]:
-    facts = [run.id, run.recipe, f"group {run.group}" if run.group else "", f"attempt {run.attempts}" if run.attempts else "",
+    member = [run.name, run.id] if run.group else [run.id]  # an id has no room for the whole name of one of a sweep
+    facts = [*member, run.recipe, f"group {run.group}" if run.group else "", f"attempt {run.attempts}" if run.attempts else "",
              f"job {run.job_id}" if run.job_id else "", run.host]  # fmt: skip
     last = verdict_of(run).action
     note = Content.styled(f"   note: {run.note}" if run.note else "", "$text-accent")
@@ -71,7 +72,7 @@ def _about_group(group: GroupLine) -> list[Content]:
     worst = Content.assemble((f"{group.worst.name}: ", "bold"), fares(group.worst))
     live = sum(run.active for run in group.runs)
     stops = f"x stops {f'all {live}' if live == len(group.runs) else f'the {live} at work'}, " if live else ""
-    keys = f"enter unfolds it, {stops}v compares it"
+    keys = f"enter unfolds or folds it, {stops}v compares it"
     return [Content.assemble((f"{group.name}  ", "bold"), (f"{states}   {', '.join(figures)}", "$quiet")), worst,
             Content.styled(f"  {keys}", "$quiet")]  # fmt: skip
 

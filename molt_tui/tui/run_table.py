@@ -16,9 +16,9 @@ from molt_tui.tui.widgets.key_table import Cell, Column
 if TYPE_CHECKING:
     from molt_tui.tui.source import Trend
 
-NARROW = (Column("", 1), Column("State", 13), Column("Name"), Column("Step", 9, True), Column("Reward", 11, True),
+NARROW = (Column("", 1), Column("State", 13), Column("Name", both_ends=True), Column("Step", 9, True), Column("Reward", 11, True),
           Column("Trend", 8), Column("Age", 5, True), Column("Alert/tag", 9))  # fmt: skip
-WIDE = (Column("", 1), Column("State", 14), Column("Alert", 17), Column("Name"), Column("Step", 11, True),
+WIDE = (Column("", 1), Column("State", 14), Column("Alert", 17), Column("Name", both_ends=True), Column("Step", 11, True),
         Column("Reward", 12, True), Column("Trend", 14), Column("Att", 3, True), Column("Age", 5, True), Column("Job", 9),
         Column("Recipe", 12), Column("Tags", 14))  # fmt: skip
 LABELS = {"state": "State", "name": "Name", "step": "Step", "reward": "Reward", "age": "Age", "attempts": "Att", "job": "Job"}

@@ -98,10 +98,16 @@ def test_a_chart_fits_its_panel(curve, width, height):
     assert all(getattr(line, "cell_length", len(line)) <= max(width, len(format.ABSENT)) for line in lines)
 
 
-@given(st.text(max_size=40), st.integers(1, 30), st.booleans())
-def test_a_cell_is_exactly_as_wide_as_its_column(text, width, right):
+@given(st.text(max_size=40), st.integers(1, 30), st.booleans(), st.booleans())
+def test_a_cell_is_exactly_as_wide_as_its_column(text, width, right, both_ends):
     text = "".join(c for c in text if c.isprintable())
-    assert cell_len(fit(text, width, right)) == width
+    assert cell_len(fit(text, width, right, both_ends)) == width
+
+
+def test_a_long_name_keeps_both_ends():
+    assert fit("guess-max_staleness=1-s43", 16, both_ends=True) == "guess-max_…1-s43"
+    assert fit("guess-max_staleness=1-s43", 16) == "guess-max_stale…"
+    assert fit("short", 16, both_ends=True).rstrip() == "short"
 
 
 KINDS = ["phase", "sync", "fault", "checkpoint", "control", "alert", "eval", "note", "metrics", "new"]

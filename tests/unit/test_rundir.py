@@ -69,6 +69,8 @@ def test_run_ids_sort_by_time():
     ids = [rundir.new_run_id("x", 1_796_033_702 + seconds) for seconds in (0, 1, 100_000)]
     assert ids == sorted(ids) and ids[0].startswith("20261130-101502-x-")
     assert "-run-" in rundir.new_run_id("###")
+    first, second = (rundir.new_run_id(f"demo-lr=0.0001,max_staleness=1-s{seed}", 0.0) for seed in (42, 43))
+    assert first.startswith("19700101-000000-demo-lr-0-00-eness-1-s42-") and "-s43-" in second, "a sweep's runs differ at the end"
 
 
 @pytest.mark.parametrize(

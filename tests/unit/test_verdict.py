@@ -54,6 +54,12 @@ def test_a_gradient_that_is_not_finite_is_not_called_nothing_to_train():
     assert headline(facts(optim__skipped=1, optim__grad_norm=0.5)).rule == "skipped"
 
 
+def test_a_full_disk_promises_only_a_checkpoint_that_is_there():
+    full = "OSError: [Errno 28] No space left on device"
+    assert headline(Facts("failed", detail=full)).action == "free space on its disk; no checkpoint was saved: r launches it anew"
+    assert "p goes on from the checkpoint of step 50" in headline(Facts("failed", detail=full, last_checkpoint=50)).action
+
+
 def test_how_a_run_ended_comes_first_then_what_its_last_steps_still_say():
     metrics = {"loss/policy": float("nan"), "time/trainer_idle_frac": 0.9}
     assert [v.rule for v in judge(Facts("failed", metrics=metrics))] == ["failed", "not-finite"]

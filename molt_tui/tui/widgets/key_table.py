@@ -25,11 +25,12 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True)
 class Column:
-    """`width` 0 takes what the others leave; `right` aligns numbers."""
+    """`width` 0 takes what the others leave; `right` aligns numbers; `both_ends` cuts a long text in its middle."""
 
     label: str
     width: int = 0
     right: bool = False
+    both_ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,13 @@ class Row:
     cells: tuple[Cell, ...]
 
 
-def fit(text: str, width: int, right: bool = False) -> str:
-    """Text in exactly `width` cells; what does not fit ends in an ellipsis."""
+def fit(text: str, width: int, right: bool = False, both_ends: bool = False) -> str:
+    """Text in exactly `width` cells; what does not fit has an ellipsis at its end, or before its last third."""
     size = cell_len(text)
     if size > width:
+        if both_ends and width >= 9:
+            tail = text[-(width // 3) :]
+            return fit(text[: -len(tail)], width - cell_len(tail)) + tail
         return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
     return " " * (width - size) + text if right else text + " " * (width - size)
 
@@ -234,7 +238,7 @@ class KeyTable(ScrollView, can_focus=True):
     def _line(self, cells: Sequence[Cell]) -> Content:
         parts: list[str | tuple[str, str]] = []
         for column, width, (text, style) in zip(self.columns, self.widths(self.scrollable_content_region.width), cells):
-            parts += [(fit(text, width, column.right), style), " "]
+            parts += [(fit(text, width, column.right, column.both_ends), style), " "]
         return Content.assemble(*parts[:-1])
 
     def render_line(self, y: int) -> Strip:

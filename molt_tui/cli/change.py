@@ -69,7 +69,8 @@ def stop(
         if as_json:
             output.emit_json({"run": after.id, "state": after.state, "step": after.step})
         else:
-            output.say(f"{after.id} is {after.state} at step {after.step if after.step is not None else '-'}")
+            why = f": {after.detail}" if after.detail else ""
+            output.say(f"{after.id} is {after.state} at step {after.step if after.step is not None else '-'}{why}")
 
 
 @app.command()

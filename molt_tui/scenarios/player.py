@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import socket
 import time
@@ -48,6 +49,7 @@ def prepare(scenario: Scenario, runs_root: Path, run_id: str, *, now: float, com
                                                  "phase": "queued", "t": now}))  # fmt: skip
         return RunDir(hidden.path.rename(runs_root / run_id))
     except OSError as error:
+        shutil.rmtree(hidden.path, ignore_errors=True)
         raise MoltError(f"cannot make a run directory in {runs_root}: {error.strerror or error}") from error
 
 

@@ -19,8 +19,11 @@ from molt_tui.store.ingest import Report, find_runs, ingest
 def rebuild(home: Home) -> Report:
     """Build molt.db anew; the old file stays in use until the new one is complete. Raises StoreError."""
     home.create()
-    with _alone(home):
-        return _rebuild(home)
+    try:
+        with _alone(home):
+            return _rebuild(home)
+    except OSError as error:
+        raise StoreError(f"cannot rebuild {home.database}: {error.strerror}") from error
 
 
 @contextmanager
@@ -40,18 +43,17 @@ def _rebuild(home: Home) -> Report:
     paths = sorted({*find_runs(home.runs_root), *_known_paths(home.database)})
     fresh = replace(home, path=home.path / "rebuild")
     _remove(fresh.database)
-    with open_store(fresh) as store:
-        report = ingest(store, paths)
-        store.rows("PRAGMA wal_checkpoint(TRUNCATE)")
     try:
+        with open_store(fresh) as store:
+            report = ingest(store, paths)
+            store.rows("PRAGMA wal_checkpoint(TRUNCATE)")
         for suffix in ("-wal", "-shm", "-journal"):
             home.database.with_name(home.database.name + suffix).unlink(missing_ok=True)
         os.replace(fresh.database, home.database)
+    finally:  # a half-made one must not hold the space that was lacking
         _remove(fresh.database)
-        fresh.logs.rmdir()
-        fresh.path.rmdir()
-    except OSError as error:
-        raise StoreError(f"cannot replace {home.database}: {error.strerror}") from error
+    fresh.logs.rmdir()
+    fresh.path.rmdir()
     return report
 
 

@@ -251,7 +251,7 @@ def test_life_of_a_run_from_the_command_line(molt, recipe, fake_engine):
     assert molt("set", "mine", "actor.adam.lr")[0] == 2
     assert molt("checkpoint", "mine")[0] == 0
     code, _, err = molt("stop", "mine")
-    assert code == 0 and "is cancelled at step 1" in err
+    assert code == 0 and "is cancelled at step 1: stopped as asked" in err
     code, _, err = molt("pause", "mine")
     assert code == 2 and f"`molt-tui resume {started['id']}` continues it" in err
     assert f"{started['id']}: attempt 2 starts; watch it" in molt("resume", "mine")[2]

@@ -143,8 +143,20 @@ def test_a_read_only_disk_is_one_line_and_nothing_is_lost(home, golden, disk):
     refused = answers(there, "runs")
     assert refused.returncode == 1 and refused.stdout == ""
     assert "make the folder writable or set MOLT_TUI_HOME" in refused.stderr and refused.stderr.count("\n") == 1
+    rebuilt = answers(there, "db", "rebuild")
+    assert (rebuilt.returncode, rebuilt.stderr) == (1, f"molt-tui: cannot rebuild {there.database}: Read-only file system\n")
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
     assert answers(there, "runs").stdout.count("copy-0") == 1
+
+
+def test_a_rebuild_that_fails_leaves_no_half_made_file(home, golden, monkeypatch):
+    def full(*_):
+        raise StoreError("database or disk is full")
+
+    monkeypatch.setattr("molt_tui.store.rebuild.ingest", full)
+    with pytest.raises(StoreError, match="full"):
+        rebuild(home)
+    assert [path.name for path in (home.path / "rebuild").rglob("*") if path.is_file()] == []
 
 
 def test_a_disk_that_is_really_full_is_one_line_and_heals(home, golden, disk):

@@ -73,7 +73,7 @@ def parse(values: Mapping[str, Any]) -> Preferences:
         raise ValueError(f"refresh_s must be a number of seconds from {low:g} to {high:g}")
     keys = chosen.get("keys", {})
     if not isinstance(keys, Mapping) or not all(isinstance(key, str) and key.strip() for key in keys.values()):
-        raise ValueError('[keys] maps binding ids to keys, such as "run.log" = "L"')
+        raise ValueError('[keys] maps binding ids to keys, such as "run.log" = "o"')
     return Preferences(**chosen)
 
 

@@ -1,6 +1,8 @@
 """What a person sets: themes, ASCII mode, other keys, read-only; and what the app itself costs."""
 
+import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -94,6 +96,14 @@ async def test_a_remapped_key_acts_and_the_old_one_does_not():
         assert driver.app.screen.order == "state"
         await driver.press("s")
         assert driver.app.screen.order == "state"
+
+
+async def test_the_file_of_the_readme_does_what_it_says(tmp_path):
+    (example,) = re.findall(r"```toml\n(theme = .*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "tui.toml").write_text(example)
+    (key,) = preferences.load(tmp_path / "tui.toml").keys.values()
+    async with driven(preferences.load(tmp_path / "tui.toml"), ["enter", key]) as driver:
+        assert "━Log" in driver.text(), "no other binding of the dashboard takes the key first"
 
 
 @pytest.mark.parametrize(("name", "theme"), [("mono", "molt-mono"), ("terminal", "ansi-dark"), ("light", "molt-light")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,14 +127,18 @@ def write(store: Store, runs: Sequence[Run], what: str, style: str, out: IO[byte
 
 
 def write_file(store: Store, runs: Sequence[Run], what: str, style: str, target: str) -> int:
-    """The same into a file of its owner alone that is there whole or not at all. Raises MoltError when it cannot be written."""
-    part = Path(f"{target}.part")
+    """The same into a file of its owner alone that is there whole or not at all. Raises MoltError when it cannot be written,
+    Refused for what is there and is no file, such as /dev/null, which must not become one."""
+    path = Path(os.path.realpath(target))
+    if path.exists() and not path.is_file():
+        raise Refused(f"{target} is not a file; give the name of one, or leave --output out for standard output")
+    part = Path(f"{path}.part")
     try:
         try:
             part.unlink(missing_ok=True)
             with open(part, "xb", opener=private) as file:
                 count = write(store, runs, what, style, file)
-            part.replace(target)
+            part.replace(path)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:

@@ -99,6 +99,15 @@ def test_a_file_is_for_its_owner_alone_and_its_place_is_said(home, export, tmp_p
     assert (tmp_path / "old.csv").stat().st_mode & 0o777 == 0o600 and not list(tmp_path.glob("*.part"))
 
 
+def test_a_device_stays_one_and_a_link_leads_on(home, export, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    code, _, err = export(RUN_ID, "-o", str(tmp_path / "pipe"))
+    assert code == 2 and "pipe is not a file" in err and (tmp_path / "pipe").is_fifo()
+    assert export(RUN_ID, "-o", str(tmp_path / "link.csv"))[0] == 0
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "real.csv").read_bytes().startswith(b"run,")
+
+
 def test_bad_usage(home, export, tmp_path):
     assert export(RUN_ID, "--format", "xml")[0] == 2 and export(RUN_ID, "--events", "--rollouts")[0] == 2
     assert export("nothing")[0] == 3

@@ -13,7 +13,7 @@ from typing import Any
 from molt_tui.bands import Spread
 from molt_tui.comparison import Comparison, Several, short
 from molt_tui.errors import MoltError, Refused
-from molt_tui.services.tables import private
+from molt_tui.services.tables import new_text_file
 from molt_tui.text import clean
 
 FORMATS = {".csv": "csv", ".json": "json", ".md": "markdown"}
@@ -91,7 +91,7 @@ def save(found: Comparison, target: str) -> str:
     if kind is None:
         raise Refused(f"{clean(target)}: the name must end in {', '.join(FORMATS)}")
     try:
-        with open(path, "x", encoding="utf-8", opener=private) as file:
+        with new_text_file(path) as file:
             file.write(as_text(found, kind))
     except FileExistsError as error:
         raise Refused(f"{clean(path)} exists already; choose another name") from error

@@ -7,7 +7,9 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any
 
 from molt_tui.errors import Refused
@@ -20,6 +22,18 @@ PARQUET_ROWS = 20_000  # rows of one row group, which is what is in memory at on
 def private(path: str, flags: int) -> int:
     """An `opener` of files with data of runs: they are for their owner alone, whatever the umask lets through."""
     return os.open(path, flags, 0o600)
+
+
+@contextmanager
+def new_text_file(path: str | Path) -> Iterator[IO[str]]:
+    """A file of its owner alone that was not there before, and is not after what could not be written to its end."""
+    with open(path, "x", encoding="utf-8", errors="replace", newline="", opener=private) as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            os.unlink(path)
+            raise
 
 
 def plain(value: Any) -> Any:

@@ -124,7 +124,7 @@ class StoreData:
         target = Path(os.path.abspath(os.path.expanduser(path))) if path else Path.cwd() / time.strftime(
             f"query-%Y%m%d-%H%M%S{tables.SUFFIXES[style]}")  # fmt: skip
         try:
-            with open(target, "x", encoding="utf-8", errors="replace", newline="", opener=tables.private) as file:
+            with tables.new_text_file(target) as file:
                 tables.WRITERS[style](result.columns, result.rows, file)
         except FileExistsError as error:
             raise MoltError(f"{target} exists; give another name") from error

@@ -1,6 +1,7 @@
 """Export of what runs recorded, and the database as other programs see it."""
 
 import csv
+import errno
 import io
 import json
 import math
@@ -12,6 +13,7 @@ import sys
 import pytest
 
 from molt_tui.cli import main
+from molt_tui.services.tables import new_text_file
 from molt_tui.store.database import open_store
 from molt_tui.store.home import Home
 from molt_tui.store.ingest import ingest
@@ -106,6 +108,18 @@ def test_a_device_stays_one_and_a_link_leads_on(home, export, tmp_path):
     assert code == 2 and "pipe is not a file" in err and (tmp_path / "pipe").is_fifo()
     assert export(RUN_ID, "-o", str(tmp_path / "link.csv"))[0] == 0
     assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "real.csv").read_bytes().startswith(b"run,")
+
+
+def test_a_file_that_the_disk_has_no_room_for_is_not_left_in_part(tmp_path):
+    with pytest.raises(OSError, match="No space"), new_text_file(tmp_path / "x.csv") as file:
+        file.write("run,")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with new_text_file(tmp_path / "x.csv") as file:
+        file.write("run")
+    assert (tmp_path / "x.csv").read_text() == "run"
+    with pytest.raises(FileExistsError), new_text_file(tmp_path / "x.csv"):
+        pass
+    assert (tmp_path / "x.csv").read_text() == "run"
 
 
 def test_bad_usage(home, export, tmp_path):

@@ -160,7 +160,8 @@ class Comparer:
             known = self._newest.get(run.num)
             if known is None or known[0] != marks[run.num]:
                 self._newest[run.num] = (marks[run.num], metrics.latest(store, run))
-        keys = sorted({key for side in sides for run in side.runs for key in self._newest[run.num][1]})
+        found = {key for side in sides for run in side.runs for key in self._newest[run.num][1]}
+        keys = sorted(found, key=lambda key: (not key.startswith(("reward/", "eval/")), key))
         return {key: [self._final_value(side, key) for side in sides] for key in keys}
 
     def _final_value(self, side: Side, key: str) -> Any:

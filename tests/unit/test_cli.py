@@ -176,6 +176,7 @@ def test_compare(molt, golden, home):
     (other / "run.toml").write_text((other / "run.toml").read_text().replace("lr = 0.001", "lr = 0.5"))
     result = json.loads(molt("compare", RUN_ID, "other", "--json")[1])
     assert result["settings"] == {"actor.adam.lr": [0.001, 0.5]} and result["metrics"]["reward/mean"] == [0.92, 0.92]
+    assert next(iter(result["metrics"])).startswith(("reward/", "eval/"))
     newer = shutil.copytree(GOLDEN, home / "runs" / "newer")
     (newer / "run.toml").write_text((newer / "run.toml").read_text().replace("[train]", "[train]\nseed = 42"))
     assert json.loads(molt("compare", RUN_ID, "newer", "--json")[1])["settings"] == {}, "a default is not a difference"

@@ -78,10 +78,17 @@ def parse(values: Mapping[str, Any]) -> Preferences:
 
 
 def check_keys(keys: Mapping[str, str], known: Mapping[str, str]) -> None:
-    """Every remapped id exists (`known`: id to default keys). Raises Refused."""
-    for name in keys:
+    """Every remapped id exists (`known`: id to default keys), and so does every key. Raises Refused."""
+    from textual.keys import Keys, key_to_character
+
+    named = [key.value for key in Keys]
+    for name, chosen in keys.items():
         if name not in known:
             raise Refused(f"{FILE}: no key binding has the id {name!r}{_meant(name, list(known))}; `molt-tui keys` lists them")
+        for key in filter(None, map(str.strip, chosen.split(","))):
+            last = key[:-1].rpartition("+")[2] + key[-1]
+            if len(last) > 1 and last not in named and not (key_to_character(last) or "\0").isprintable():
+                raise Refused(f"{FILE}: {name}: there is no key {key!r}{_meant(key, named)}")
 
 
 def keep_theme(path: Path, name: str) -> None:

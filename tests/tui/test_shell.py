@@ -73,6 +73,14 @@ def test_an_unknown_binding_is_refused():
         preferences.check_keys({"runs.srot": "o"}, known)
 
 
+@pytest.mark.parametrize(("key", "meant"), [("esc", "escape"), ("a,page down", "pagedown"), ("qq", None)])
+def test_a_key_that_nobody_can_press_is_refused(key, meant):
+    known = {key.id: key.keys for key in all_keys()}
+    preferences.check_keys(dict.fromkeys(known, "escape, ctrl+s,],+,é,question_mark,f5"), known)
+    with pytest.raises(Refused, match=f"app.quit: there is no key .*{meant or 'qq'}'"):
+        preferences.check_keys({"app.quit": key}, known)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 
 ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
-GIVE_BACK_S = 20.0
 
 
 def one_pool() -> None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from molt_tui.tui.source import Source
 
 log = logging.getLogger(__name__)
+
+TIDY_S = 10.0
 LEAVE_S = 1.0  # to find out which runs go on
 
 
@@ -154,6 +156,7 @@ class MoltApp(Places):
         self.background = Background(self, source.ingest, interval_s)
         self.animation_level = "none"
         self._first_run = open_run
+        self._untidy = False
         self._keep_theme = keep_theme
         self.set_keymap(dict(self.chosen.keys))
 
@@ -180,6 +183,7 @@ class MoltApp(Places):
         if threading.current_thread() is threading.main_thread():  # leaving by signal gives the terminal back as well
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: self.exit(return_code=terminal.TERMINATED))
+        self.screen_change_signal.subscribe(self, self._screen_changed)
         self.call_after_refresh(self._painted)
 
     def _painted(self) -> None:
@@ -187,10 +191,22 @@ class MoltApp(Places):
         from molt_tui.tui import allocator
 
         allocator.one_pool()
-        self.set_interval(allocator.GIVE_BACK_S, allocator.give_back)
+        self.set_interval(TIDY_S, self._tidy)
         gc.freeze()
         gc.enable()
         self.background.start()
+
+    def _screen_changed(self, screen: Screen) -> None:
+        self._untidy = True
+
+    def _tidy(self) -> None:
+        """Free what screens that were left held: cycles, which Python lets lie until they are a quarter of everything."""
+        from molt_tui.tui import allocator
+
+        if self._untidy:
+            self._untidy = False
+            gc.collect()
+            allocator.give_back()
 
     def _fatal_error(self) -> None:
         """An error of ours: its traceback belongs in the log, one line on the terminal; the runs do not notice."""

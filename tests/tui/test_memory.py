@@ -150,3 +150,16 @@ def test_freed_memory_goes_back_to_the_system():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 20
+
+
+async def test_screens_that_were_left_are_collected_before_python_would(open_app):
+    async with open_app() as driver:
+        await driver.press("enter")
+        left = weakref.ref(driver.app.screen)
+        await home(driver)
+        await driver.press("j")
+        driver.app._tidy()
+        assert left() is None
+        collections = gc.get_stats()[2]["collections"]
+        driver.app._tidy()
+        assert gc.get_stats()[2]["collections"] == collections, "nothing was left meanwhile"

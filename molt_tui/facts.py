@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from molt_tui.bottleneck import FEWEST, Bottleneck, Side, find_bottleneck
+
 Sample = tuple[int, float]  # (step, value); NaN and infinities included
 WINDOW, LONG_WINDOW, USUAL = 64, 400, 8
 # Metrics of which the rules look at more than the newest value, and how many values they need.
@@ -121,13 +123,27 @@ class Facts:
         early, late = [v for s, v in found if s >= first][:5], [v for s, v in found if s <= last][-5:]
         return (fmean(early), fmean(late)) if early and late else None
 
-    def idle(self) -> tuple[float | None, float | None]:
-        """(trainer idle, engines idle) as shares of the step; the trainer's falls back to its waiting time."""
-        trainer = self.usual("time/trainer_idle_frac")
-        wait, step = self.number("time/wait_batch"), self.number("time/step")
+    def bottleneck(self) -> Bottleneck | None:
+        """Which side waits for the other; None when that is not known or not yet."""
+        past, engines = self.samples("time/trainer_idle_frac"), dict(self.samples("time/rollout_idle_frac"))
+        if past:
+            return find_bottleneck([share for _, share in past], [engines.get(step) for step, _ in past])
+        trainer, wait, step = (self.number(f"time/{name}") for name in ("trainer_idle_frac", "wait_batch", "step"))
         if trainer is None and wait is not None and step:
             trainer = min(1.0, wait / step)
-        return trainer, self.usual("time/rollout_idle_frac")
+        known = None if trainer is None else ([trainer] * FEWEST, [self.number("time/rollout_idle_frac")] * FEWEST)
+        return None if known is None else find_bottleneck(*known)
+
+    def waits(self, side: Side) -> Bottleneck | None:
+        """The bottleneck, when it is this one."""
+        found = self.bottleneck()
+        return found if found is not None and found.side == side else None
+
+    def only_cores(self) -> bool:
+        """Whether it runs on the cores of one machine, without any GPU."""
+        spread_out = max(self.setting("actor.num_nodes") or 1, self.setting("slurm.nodes") or 1) > 1
+        gpus = self.config.get("placement.device") == "cuda" or any(k.startswith(("host/gpu", "perf/gpu")) for k in self.metrics)
+        return "host/cpu/mean" in self.metrics and not gpus and not spread_out
 
     def refused_write(self) -> str | None:
         """What the file system said when it refused to write; None when it did not."""

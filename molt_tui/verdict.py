@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from molt_tui.bottleneck import STEPS
 from molt_tui.facts import EVAL_ENDS, USUAL, Facts, percent, short, span
 
 Level = Literal["good", "info", "warning", "critical"]
@@ -19,7 +20,7 @@ See = Callable[[Facts], str | None]
 
 ACTIVE = frozenset({"queued", "starting", "running", "paused", "stopping"})
 NO_BEAT_WARN_S, NO_BEAT_BAD_S = 20.0, 60.0
-IDLE_HIGH, IDLE_MARGIN, STARVING = 0.25, 0.10, 0.85
+STARVING = 0.85
 ALL_MASKED, MUCH_MASKED, ESS_LOW = 0.999, 0.30, 0.20
 STUCK_STEPS, STUCK_S, FAULT_STEPS = 20.0, 120.0, 20
 
@@ -497,40 +498,50 @@ def _starving(facts: Facts) -> str | None:
 
 @rule("alternating", "info", "raise train.max_staleness to let both sides work at once", "both idle shares under 25 %")
 def _alternating(facts: Facts) -> str | None:
-    """Both sides wait for each other in turn."""
-    trainer, engines = facts.idle()
-    if trainer is None or engines is None or min(trainer, engines) < IDLE_HIGH:
-        return None
-    return f"both sides wait in turn: trainer idle {percent(trainer)}, engines idle {percent(engines)}"
+    """Both sides wait for each other in turn. This and the next two look at the last 16 steps, and a side that was found to wait
+    does so until it waits clearly less."""
+    found = facts.waits("alternating")
+    return (
+        found and f"both sides wait in turn: trainer idle {percent(found.trainer)}, engines idle {percent(found.engines or 0.0)}"
+    )
 
 
 @rule(
     "generation-bound",
     "info",
-    "faster with more engines (vllm.num_engines) or a higher train.max_staleness",
+    lambda f: (
+        "faster with more cores, shorter answers or a higher train.max_staleness"
+        if f.only_cores()
+        else "faster with more engines (vllm.num_engines) or a higher train.max_staleness"
+    ),
     "trainer idle under 25 %",
 )
 def _generation_bound(facts: Facts) -> str | None:
     """The engines are the bottleneck."""
-    trainer, engines = facts.idle()
-    if trainer is None or trainer < IDLE_HIGH or trainer < (engines or 0.0) + IDLE_MARGIN:
-        return None
-    return f"generation-bound: trainer idle {percent(trainer)}{facts.queue_words()}"
+    found = facts.waits("generation-bound")
+    return found and f"generation-bound: trainer idle {percent(found.trainer)}{facts.queue_words()}"
 
 
-@rule("trainer-bound", "info", "faster with more trainer ranks", "engines idle under 25 %")
+@rule(
+    "trainer-bound",
+    "info",
+    lambda f: (
+        "nothing is wrong; faster with more cores, shorter answers or a smaller model"
+        if f.only_cores()
+        else "faster with more trainer ranks (actor.num_gpus_per_node)"
+    ),
+    "engines idle under 25 %",
+)
 def _trainer_bound(facts: Facts) -> str | None:
     """The trainer is the bottleneck."""
-    trainer, engines = facts.idle()
-    if engines is None or engines < IDLE_HIGH or engines < (trainer or 0.0) + IDLE_MARGIN:
-        return None
-    return f"trainer-bound: engines idle {percent(engines)}{facts.queue_words()}"
+    found = facts.waits("trainer-bound")
+    return found and f"trainer-bound: engines idle {percent(found.engines or 0.0)}{facts.queue_words()}"
 
 
 @rule("sync-bound", "info", "train more per step (rollout.batch_size)", "under 25 % of the step")
 def _sync_bound(facts: Facts) -> str | None:
     """Publishing the weights takes a large share of the step."""
-    sync, step = facts.usual("time/weight_sync"), facts.usual("time/step")
+    sync, step = facts.usual("time/weight_sync", STEPS), facts.usual("time/step", STEPS)
     if not sync or not step or sync <= 0.25 * step:
         return None
     return f"sync-bound: weight publication takes {percent(sync / step)} of the step"
@@ -539,16 +550,16 @@ def _sync_bound(facts: Facts) -> str | None:
 @rule("balanced", "good", "nothing to do", "both idle shares under 25 %")
 def _balanced(facts: Facts) -> str | None:
     """Neither side waits much."""
-    trainer, engines = facts.idle()
-    if trainer is None or _alternating(facts) or _generation_bound(facts) or _trainer_bound(facts):
+    found = facts.waits("balanced")
+    if found is None:
         return None
-    other = "" if engines is None else f", engines idle {100 * engines:.0f} %"
-    return f"balanced: trainer idle {100 * trainer:.0f} %{other}"
+    other = "" if found.engines is None else f", engines idle {100 * found.engines:.0f} %"
+    return f"balanced: trainer idle {100 * found.trainer:.0f} %{other}"
 
 
 @rule("running", "info", "", "a step every few seconds to minutes")
 def _running(facts: Facts) -> str | None:
     """It runs, and has not said much yet."""
-    if facts.state != "running" or facts.idle()[0] is not None:
+    if facts.state != "running" or facts.bottleneck() is not None:
         return None
     return "running" if facts.metrics and facts.step is not None else "running: no step finished yet"

@@ -45,7 +45,7 @@ def _rules() -> Iterator[str]:
             yield f"### {rule.name}\n"
             yield f"{_safe(rule.about)}.\n"
             if _action(rule):
-                yield f"- **Do**: {_safe(_action(rule))}."
+                yield f"- **Do**: {_safe(_action(rule))}.{_on_cores(rule)}"
             yield f"- Healthy: {_safe(rule.healthy)}."
             if rule.name in scenarios:
                 yield f"- Scenario: {', '.join(scenarios[rule.name])}."
@@ -54,6 +54,16 @@ def _rules() -> Iterator[str]:
 
 def _action(rule: Rule) -> str:
     return rule.action if isinstance(rule.action, str) else rule.action(Facts("running", step=60, last_checkpoint=50))
+
+
+def _on_cores(rule: Rule) -> str:
+    """What to do on one machine without GPUs, where that is something else."""
+    alone = (
+        None
+        if isinstance(rule.action, str)
+        else rule.action(Facts("running", step=60, metrics={"host/cpu/mean": 0.9}, last_checkpoint=50))
+    )
+    return "" if alone in (None, _action(rule)) else f" On one machine without GPUs: {_safe(alone)}."
 
 
 def _keys() -> Iterator[str]:

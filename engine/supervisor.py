@@ -87,7 +87,7 @@ class Supervisor:
         self.signals: list[int] = []
         self.stop_reason: str | None = None
         self.stop_began = 0.0
-        self.killed = False
+        self.killed = ""  # why, once the controller was
         self.error: str | None = None
         self.write_error = ""
         self.controller: subprocess.Popen[bytes] | None = None
@@ -200,7 +200,7 @@ class Supervisor:
             self._on_signal(self.signals.pop(0))
         late = time.monotonic() - self.stop_began > self.grace
         if self.stop_reason and late and not self.killed and self.ended is None:
-            self._kill_controller(f"did not stop within {self.grace:g} s")
+            self._kill_controller(f"did not stop within {self.grace:g} s", "it did not stop in time")
         self._update_status()
 
     def _reap(self) -> None:
@@ -222,12 +222,12 @@ class Supervisor:
             self._phase("stopping", f"{name}: checkpoint, then stop")
             self._signal_controller(signal.SIGTERM)
         elif self.ended is None and time.monotonic() - self.stop_began > REPEAT_SECONDS and not self.killed:
-            self._kill_controller(f"second {name}")
+            self._kill_controller(f"second {name}", f"a second {name} asked for that")
         self.signalled(number)
 
-    def _kill_controller(self, why: str) -> None:
-        self.killed = True
-        self._write("fault", what="controller_killed", detail=why, fatal=True)
+    def _kill_controller(self, detail: str, why: str) -> None:
+        self.killed = why
+        self._write("fault", what="controller_killed", detail=detail, fatal=True)
         self._signal_controller(signal.SIGKILL)
 
     def _signal_controller(self, number: int) -> None:
@@ -276,7 +276,7 @@ class Supervisor:
         if code == wire.EXIT_COMPLETED:
             return "completed", ""
         if code == wire.EXIT_STOPPED or self.stop_reason:
-            how = "killed: it did not stop in time" if self.killed else str(self.progress.get("detail") or "")
+            how = f"killed: {self.killed}" if self.killed else str(self.progress.get("detail") or "")
             return self.stop_reason or "cancelled", one_line(how)
         if code < 0:
             hint = " (out of memory?)" if -code == signal.SIGKILL else ""

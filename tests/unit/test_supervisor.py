@@ -118,6 +118,7 @@ def test_a_second_signal_does_not_wait_for_the_grace_time(run, start):
     until(lambda: "stopping" in phases(run))
     until(lambda: process.send_signal(signal.SIGTERM) or process.poll() is not None)
     assert process.returncode == 130
+    assert read_exit(run, 1).detail == "killed: a second SIGTERM asked for that"
 
 
 def test_killed_controller_is_a_crash(run, start):

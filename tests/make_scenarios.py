@@ -118,6 +118,9 @@ def sick(steps: Steps) -> Iterator[Step]:
 @pathology("nan-loss", "The loss becomes NaN", "not-finite")
 def _nan(steps: Steps, dice: random.Random) -> None:
     """A gradient that is not finite from step 60 on: the optimizer skips every step and the version stands still."""
+    told = {"kind": "alert", "step": ONSET, "version": ONSET - 1, "rule": "not_finite",
+            "message": "optim/grad_norm is nan: such a step leaves the weights as they are"}  # fmt: skip
+    steps[ONSET - 1].also.append(told)
     for s in sick(steps):
         s.put(loss__policy=NAN, loss__entropy=NAN, optim__grad_norm=NAN, offpolicy__k3_kl=NAN, offpolicy__abs_diff=NAN,
               is__ratio_mean=NAN, optim__skipped=1.0, perf__kept_tok_s=0.0)  # fmt: skip
@@ -210,6 +213,8 @@ def _routing_gaps(steps: Steps, dice: random.Random) -> None:
     """One engine stopped reporting its expert choices: 39 per cent are missing and use the live router."""
     for s in sick(steps):
         s.put(routing__coverage_frac=0.61, routing__missing_frac=0.39)
+        if s.step == ONSET:
+            s.log.append("(VllmEngine pid=21143) engine-0: no expert ids came with request g473-2: its routing is not captured")
         if s.step % 4 == 0:
             for key in ("routing/layer_mismatch", "routing/mismatch_frac", "routing/token_mismatch_frac"):
                 s.metrics.pop(key, None)
@@ -244,6 +249,13 @@ def _sick_engine(steps: Steps, dice: random.Random) -> None:
                                     "version": float(ONSET - 1 if s.sick and i == 2 else s.step)} for i in range(4)})  # fmt: skip
     for s in sick(steps):
         s.scale(offpolicy__k3_kl=1 + 4 * s.grown)
+        if s.step == ONSET:
+            s.log += [
+                f"(VllmEngine pid=21147) engine-2: update to version {s.step} failed, it keeps version {ONSET - 1}:",
+                "(VllmEngine pid=21147) RuntimeError: bucket 0 has 0 of 3573254 bytes: the link to trainer rank 0 is closed",
+            ]
+        elif s.step % 6 == 0:
+            s.log.append(f"(VllmEngine pid=21147) engine-2: update to version {s.step} failed, it keeps version {ONSET - 1}")
 
 
 @pathology("kv-pressure", "The KV cache is too small", "kv-pressure", settings={"vllm.num_engines": 2})
@@ -427,6 +439,9 @@ def make(name: str, source: Scenario) -> bytes:
     content["attempts/1/supervisor/000000.jsonl"] = lines(phases)
     recorded_log = [item.payload for item in source.items if item.action == "log"]
     content["attempts/1/logs/engine.log"] = b"".join(recorded_log) + "".join(f"{text}\n" for _, text in log).encode()
+    if log:
+        starting = [round(ENGINE_START * i / len(recorded_log), 2) for i in range(len(recorded_log))]
+        head["log_t"] = {"engine.log": starting + [round(t, 2) for t, _ in log]}
     return pack(head, content.items())
 
 

@@ -1,7 +1,8 @@
 """The file of a scenario: a run directory, compressed, with scenario.json beside it.
 
     scenario.json           title, about, verdict (the rule that its end shows while it is alive; see molt_tui/verdict.py),
-                            ending, onset (the step at which it begins), time_left_s (of a job, at the start)
+                            ending, onset (the step at which it begins), time_left_s (of a job, at the start), log_t
+                            (seconds from the start of each line of a log; without it they are spread evenly)
     run/run.toml, agent/, meta.json, rollouts/, attempts/<n>/{events,supervisor,logs}/, attempts/<n>/exit.json
 
 Events keep their original times. Their metrics lie column by column (`fold`), which takes half the room. Notes, control and
@@ -95,7 +96,7 @@ def parse(name: str, data: bytes) -> Scenario:
     files = {key: value for key, value in run.items() if key == "run.toml" or key.startswith("agent/")}
     return Scenario(
         name, about["title"], about["about"], about["verdict"], about.get("ending", "exit"), about.get("onset"),
-        about.get("time_left_s"), json.loads(run["meta.json"]), files, timeline(run),
+        about.get("time_left_s"), json.loads(run["meta.json"]), files, timeline(run, about.get("log_t", {})),
     )  # fmt: skip
 
 
@@ -128,18 +129,18 @@ def unfolded(name: str, data: bytes) -> tuple[str, bytes]:
     return name.removesuffix(FOLDED) + LINES, "".join(f"{line}\n" for line in lines).encode()
 
 
-def timeline(run: dict[str, bytes]) -> list[Item]:
+def timeline(run: dict[str, bytes], log_t: dict[str, list[float]]) -> list[Item]:
     """Everything that happened, in order, with times from 0."""
     items: list[Item] = []
     for attempt in sorted({int(key.split("/")[1]) for key in run if key.startswith("attempts/")}):
-        items += _attempt(run, attempt)
+        items += _attempt(run, attempt, log_t)
     start = min((item.t for item in items), default=0.0)
     items = [Item(item.t - start, item.attempt, item.action, item.payload, item.name) for item in items]
     order = {"supervisor": 0, "events": 1, "rollouts": 2, "log": 3, "exit": 4}
     return sorted(items, key=lambda item: (item.t, order[item.action]))
 
 
-def _attempt(run: dict[str, bytes], attempt: int) -> list[Item]:
+def _attempt(run: dict[str, bytes], attempt: int, log_t: dict[str, list[float]]) -> list[Item]:
     prefix = f"attempts/{attempt}/"
     items: list[Item] = []
     for stream in STREAMS:
@@ -156,7 +157,8 @@ def _attempt(run: dict[str, bytes], attempt: int) -> list[Item]:
     for key in (k for k in run if k.startswith(f"{prefix}logs/")):
         lines = run[key].splitlines(keepends=True)
         name = key.removeprefix(f"{prefix}logs/")
-        items += [Item(first + (last - first) * i / len(lines), attempt, "log", line, name) for i, line in enumerate(lines)]
+        times = log_t.get(name) or [(last - first) * i / len(lines) for i in range(len(lines))]
+        items += [Item(first + t, attempt, "log", line, name) for t, line in zip(times, lines, strict=True)]
     if f"{prefix}exit.json" in run:
         items.append(Item(last, attempt, "exit", json.loads(run[f"{prefix}exit.json"])))
     return items

@@ -1,5 +1,6 @@
 """A log for people: own and error lines stay, what libraries repeat is folded."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,18 @@ def test_all_lines_with_repeated_ones_folded_to_the_newest():
 def test_the_log_of_a_real_start_folds_to_nearly_nothing():
     lines = [log_line(i.payload.decode()) for i in load("healthy").items if i.action == "log"]
     assert len(digest(lines)) <= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("sick-engine", "engine-2"), ("routing-gaps", "engine-0"), ("nan-loss", "not finite")]
+)
+def test_a_recording_whose_verdict_points_to_the_log_has_it_there_from_the_onset_on(name, words):
+    scenario = load(name)
+    onset = next(i.t for i in scenario.items if i.action == "events" and i.payload.get("step") == scenario.onset)
+    logged = [(i.t, log_line(i.payload.decode())) for i in scenario.items if i.action == "log"]
+    told = [t for t, line in logged if words in line]
+    assert told and min(told) >= onset - 0.01
+    assert any(words in line.text for line in digest([line for _, line in logged]))
 
 
 @given(st.lists(st.text(max_size=60), max_size=40))

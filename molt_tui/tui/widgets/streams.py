@@ -85,7 +85,7 @@ class LogPanel(TailPanel):
         "The end of the newest attempt's log: lines of this project and errors of anybody; what vLLM, Ray and other libraries\n"
         "print is folded into counts, w shows it. Control characters are shown, never interpreted."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("w", "everything", "All lines", show=False, id="log.everything")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("w", "everything", "All lines", id="log.everything")]
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)

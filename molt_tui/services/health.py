@@ -55,7 +55,7 @@ class HealthReader:
             return Facts("running", step=at, last_checkpoint=checkpoint_before(store, run, at), **known)
         beat_age = None if seen.beat is None else max(0.0, now - seen.beat)
         return Facts(
-            clean(run.state), clean(run.detail or run.last_error or ""), run.step, beat_age_s=beat_age,
+            clean(run.state), clean(run.detail or run.last_error or ""), step_now(run, newest), beat_age_s=beat_age,
             step_age_s=_step_age(run, newest.get("time/step")), time_left_s=time_left(store, run, now),
             last_checkpoint=run.last_checkpoint, **known,
         )  # fmt: skip
@@ -133,6 +133,12 @@ def timeline(store: Store, run: Run, reader: HealthReader) -> Timeline:
     return Timeline(chosen, {rule: tuple(levels.get(rule) for levels in found) for rule in rules})
 
 
+def step_now(run: Run, newest: Mapping[str, metrics.Point]) -> int | None:
+    """The step that the run is at: the newest of this attempt that reported metrics, which the status follows a beat later."""
+    done = newest.get("time/step")
+    return run.step if run.final or done is None or done.attempt != run.attempt else done.step
+
+
 @dataclass(frozen=True)
 class Moment:
     """Version and attempt at a step, and when by the run's own clock; `t` is None for the present."""
@@ -146,10 +152,17 @@ def moment(store: Store, run: Run, at: int | None) -> Moment:
     """The moment at which step `at` was done; the present without one, or when that step is not known."""
     points = metrics.series(store, run, "time/step", last=1, until=at) if at is not None else []
     if not points or points[0].t is None:
-        return Moment(run.version, run.attempt)
+        return Moment(_newest_version(store, run), run.attempt)
     sql = "SELECT version FROM event_rows WHERE run_num = ? AND kind = 'metrics' AND t <= ? ORDER BY t DESC LIMIT 1"
     found = store.rows(sql, (run.num, points[0].t))
     return Moment(found[0]["version"] if found else None, points[0].attempt, points[0].t)
+
+
+def _newest_version(store: Store, run: Run) -> int | None:
+    """By the newest step of this attempt, which the status follows a beat later."""
+    sql = "SELECT version FROM event_rows WHERE run_num = ? AND kind = 'metrics' AND attempt = ? ORDER BY t DESC LIMIT 1"
+    known = [run.version, *(row["version"] for row in store.rows(sql, (run.num, run.attempt)))]
+    return max((version for version in known if version is not None), default=None)
 
 
 def layer_mismatch(store: Store, run: Run, last: int, at: int | None = None) -> tuple[tuple[int, tuple[float, ...] | None], ...]:

@@ -53,6 +53,22 @@ def test_a_run_as_the_screens_see_it(home, golden):
     assert any(event.text.startswith("completed") for event in view.events)
 
 
+def test_the_step_of_the_heading_is_that_of_the_panels_though_the_status_comes_later(home):
+    scenario = load("healthy")
+    player = Player(scenario, prepare(scenario, home.runs_root, "r1", now=time.time(), command=[]), 1.0)
+    player.write_status(force=True)
+    for item in scenario.items:
+        if item.action == "events" and item.payload.get("step") == 28:
+            break
+        player.apply(item)
+        if item.action == "events" and item.payload.get("step") == 25:
+            player.write_status(force=True)
+    source = source_of(home)
+    view = source.run("r1", 100)
+    assert (view.facts.step, view.newest_step, view.curves["reward/mean"][-1][0]) == (27, 27, 27)
+    assert view.version == 27
+
+
 def test_nothing_that_a_run_wrote_reaches_a_screen_raw(home, golden):
     meta = golden.meta.read_bytes()
     for field in (b'"name":"', b'"recipe":"'):
@@ -156,11 +172,11 @@ def test_the_live_verdict_of_the_healthy_scenario(home):
     _, thread = play(home, scenario, scenario.duration_s / 2)
     source = StoreSource(home)
 
-    def balanced():
+    def steady():
         source.ingest()
         return source.runs()[0].verdict and source.runs()[0].verdict.rule == scenario.verdict
 
-    wait_for(balanced)
+    wait_for(steady)
     thread.join(20)
 
 

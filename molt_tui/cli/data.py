@@ -48,7 +48,7 @@ def trace(
         output.emit_json(rows)
     elif as_json:
         full = {string(record.get("rollout_id")): record for record in records}
-        output.emit_json([full[row["rollout_id"]] for row in rows])
+        output.emit_json([full[row["rollout_id"]] | {"run": found.id} for row in rows])
     elif text and not whole:
         _print_texts(rows)
     else:

@@ -42,11 +42,12 @@ def show(
     from molt_tui.text import clean
 
     with fresh_run(run) as (store, found):
-        newest, verdicts = service.latest(store, found, until=step), health.findings(store, found, at=step)
+        reported, verdicts = service.latest(store, found, until=step), health.findings(store, found, at=step)
         attempts, notes = runs.attempts(store, found), runs.notes(store, found)
         events = service.events(store, found, last=12)
+    newest = {key: reported[key] for key in sorted(reported, key=service.telling)}
     if as_json:
-        latest = {k: {"step": p.step, "attempt": p.attempt, "value": to_wire(p.value)} for k, p in sorted(newest.items())}
+        latest = {k: {"step": p.step, "attempt": p.attempt, "value": to_wire(p.value)} for k, p in newest.items()}
         output.emit_json({**runs.as_json(found), "detail": found.detail, "path": str(found.path), "attempt_list": attempts,
                           "max_steps": found.max_steps, "last_checkpoint": found.last_checkpoint, "notes": notes,
                           "last_error": found.last_error, "verdict": verdicts[0].text if verdicts else found.state,
@@ -67,7 +68,7 @@ def show(
                   for a in attempts], right=("ATTEMPT", "STEP"))  # fmt: skip
     if newest:
         print()
-        output.table(("METRIC", "STEP", "VALUE"), [(k, p.step, p.value) for k, p in sorted(newest.items())], right=("STEP",))
+        output.table(("METRIC", "STEP", "VALUE"), [(k, p.step, p.value) for k, p in newest.items()], right=("STEP",))
     for title, lines in (("NOTES", _note_lines(notes)), ("EVENTS", [event_line(e) for e in events])):
         if lines:
             print(f"\n{title}")
@@ -112,7 +113,8 @@ def metrics(
             service.require_keys(store, found, keys)
             curves = {key: service.series(store, found, key, last=last) for key in keys}
         else:
-            curves = {key: [point] for key, point in sorted(service.latest(store, found).items())}
+            newest = service.latest(store, found)
+            curves = {key: [newest[key]] for key in sorted(newest, key=service.telling)}
     if as_json:
         output.emit_json([row for key, points in curves.items() for row in service.rows_json(key, points)])
         return

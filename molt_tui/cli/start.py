@@ -200,6 +200,7 @@ def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
     from engine.console import describe
     from molt_tui.cli import output
     from molt_tui.cli.session import fresh_run
+    from molt_tui.services import health
     from molt_tui.services import launch as service
 
     if screen:
@@ -213,8 +214,8 @@ def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
                     output.say(line)
         except KeyboardInterrupt:
             output.say("")  # the run is not a child of this terminal
-    with fresh_run(run_id) as (_, run):
-        pass
+    with fresh_run(run_id) as (store, run):
+        last = health.findings(store, run, at=run.step) if run.step is not None and not screen else []
     if screen and not run.final:
         return  # leaving the screen is no failure; it has said that the run goes on
     if not run.final:
@@ -223,6 +224,8 @@ def _watch(run_id: str, runs_root: Path, *, screen: bool) -> None:
         output.say(f"{run_id} is {run.state}: {run.last_error or run.detail or 'see molt-tui show ' + run_id}")
     else:
         output.say(f"{run_id} is completed after {run.step} steps")
+    for verdict in (v for i, v in enumerate(last) if i == 0 or v.alarming):  # as of the step, not of how the run ended
+        output.say(f"at step {run.step}: {verdict.text}")
     if run.state != "completed":
         raise typer.Exit(1)
 

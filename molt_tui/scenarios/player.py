@@ -7,6 +7,8 @@ answers control commands. Nothing of the engine's packages is needed.
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import os
 import shutil
 import signal
@@ -123,10 +125,16 @@ class Player:
                 file.write(item.payload)
         elif item.action == "rollouts":
             name = f"{self.attempt}-{item.name.split('-', 1)[1]}"
-            write_atomic(self.run.rollouts / name, item.payload)
+            write_atomic(self.run.rollouts / name, self.renamed(item.payload))
         else:
             record = item.payload | {"run": self.run_id, "attempt": self.attempt, "resumable": False, "t": time.time()}
             write_atomic(folder / "exit.json", encode_line(record))
+
+    def renamed(self, packed: bytes) -> bytes:
+        """A rollout file with this run and attempt in its records."""
+        records = map(json.loads, gzip.decompress(packed).splitlines())
+        mine = {"run": self.run_id, "attempt": self.attempt}
+        return gzip.compress(b"".join(encode_line(record | mine) for record in records), mtime=0)
 
     def begin(self, recorded: int) -> None:
         """The next attempt, with its own number here."""

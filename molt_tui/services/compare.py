@@ -161,7 +161,7 @@ class Comparer:
             if known is None or known[0] != marks[run.num]:
                 self._newest[run.num] = (marks[run.num], metrics.latest(store, run))
         found = {key for side in sides for run in side.runs for key in self._newest[run.num][1]}
-        keys = sorted(found, key=lambda key: (not key.startswith(("reward/", "eval/")), key))
+        keys = sorted(found, key=metrics.telling)
         return {key: [self._final_value(side, key) for side in sides] for key in keys}
 
     def _final_value(self, side: Side, key: str) -> Any:

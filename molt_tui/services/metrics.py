@@ -75,6 +75,11 @@ def series(
     return points[:last][::-1]
 
 
+def telling(key: str) -> tuple[bool, str]:
+    """Order in which figures of a run are listed: reward and evaluation first, then by name."""
+    return not key.startswith(("reward/", "eval/")), key
+
+
 def require_keys(store: Store, run: Run, wanted: list[str]) -> None:
     """Raise NotFound with a suggestion for a key that the run has not reported."""
     known = keys(store, run)

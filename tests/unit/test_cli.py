@@ -67,6 +67,22 @@ def test_alerts_of_a_live_run_are_in_runs_and_show(molt, home):
     assert before["alerts"] == [] and before["metrics"]["time/step"]["step"] == 40
 
 
+def test_what_is_not_shown_on_a_screen_ends_with_the_verdict_in_words_and_belongs_to_the_run_asked_for(molt, home, monkeypatch):
+    monkeypatch.setattr("molt_tui.cli.start.HOLD_S", 0.0)
+    code, out, err = molt("demo", "--scenario", "nan-loss", "--headless", "--speed", "1e6")
+    run_id, told = out.strip(), err.splitlines()
+    assert code == 1 and "step 60: alert not_finite: optim/grad_norm is nan: such a step leaves the weights as they are" in told
+    assert told[-1] == "at step 96: loss/entropy is NaN since step 60 (and 5 more)"
+    run_id = molt("demo", "--scenario", "healthy", "--headless", "--speed", "1e6")[1].strip()
+    rollouts = json.loads(molt("trace", run_id, "--json")[1])
+    assert {record["run"] for record in rollouts} == {run_id}
+    packed = next((home / "runs" / run_id / "rollouts").glob("*.gz")).read_bytes()
+    assert {json.loads(line)["run"] for line in gzip.decompress(packed).splitlines()} == {run_id}
+    keys = [line.split()[0] for line in molt("show", run_id)[1].split("METRIC")[1].splitlines()[1:4]]
+    assert all(key.startswith(("reward/", "eval/")) for key in keys)
+    assert json.loads(molt("metrics", run_id, "--json")[1])[0]["key"].startswith(("reward/", "eval/"))
+
+
 def test_demo_lists_what_it_can_play(molt):
     code, out, _ = molt("demo", "--list")
     assert code == 0 and all(name in out for name in names())

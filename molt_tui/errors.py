@@ -23,3 +23,7 @@ class NotFound(MoltError):
 
 class StoreError(MoltError):
     """The database cannot be used; run directories are not affected."""
+
+
+class NotWritable(StoreError):
+    """The database cannot be written: a full disk, or a read-only one."""

@@ -112,8 +112,14 @@ def stop(
     """
     if run.cluster != "local":
         raise Refused(f"{run.id} runs on {run.cluster}; its job is stopped through Slurm there")
-    pending = send(run, "stop")
-    if run.state not in ("queued", "starting") and not kill:
+    pending = None
+    try:
+        pending = send(run, "stop")
+    except Refused:
+        raise
+    except MoltError as error:  # a full disk takes no command; a signal needs none
+        say(str(error))
+    if pending is not None and run.state not in ("queued", "starting") and not kill:
         say(f"asked {run.id} to stop; it saves a checkpoint first")
         answer = pending.wait(command_s, over=lambda: ended(run))
         if answer is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from molt_tui.errors import NotFound, StoreError
+from molt_tui.errors import NotFound, NotWritable, StoreError
 from molt_tui.store.home import Home, journal_mode
 
 SCHEMA_VERSION = 4
@@ -69,16 +69,16 @@ def store_errors(path: Path) -> Iterator[None]:
     except MemoryError as error:  # a query at its limit shares SQLite's memory with everybody else
         raise StoreError(f"{path}: out of memory; try again") from error
     except sqlite3.OperationalError as error:
-        text = str(error)
+        text, kind = str(error), StoreError
         if "locked" in text or "busy" in text:
             hint = "another molt-tui is writing; try again, or end it"
         elif "readonly" in text or "read-only" in text or "unable to open" in text:
-            hint = "make the folder writable or set MOLT_TUI_HOME"
+            kind, hint = NotWritable, "make the folder writable or set MOLT_TUI_HOME"
         elif "full" in text or "disk I/O" in text:
-            hint = "free some space or set MOLT_TUI_HOME to another disk"
+            kind, hint = NotWritable, "free some space or set MOLT_TUI_HOME to another disk"
         else:
             hint = "run `molt-tui db rebuild`"
-        raise StoreError(f"{path}: {text}; {hint}") from error
+        raise kind(f"{path}: {text}; {hint}") from error
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: {error}; run `molt-tui db rebuild` (run directories are not affected)") from error
 
@@ -123,6 +123,14 @@ def open_store(home: Home) -> Store:
         except BaseException:
             connection.close()
             raise
+    return Store(home, connection)
+
+
+def open_in_memory(home: Home) -> Store:
+    """An empty database for one command, where the disk takes none."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    _migrate_if_old(home, connection)
     return Store(home, connection)
 
 

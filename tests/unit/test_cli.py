@@ -83,6 +83,21 @@ def test_what_is_not_shown_on_a_screen_ends_with_the_verdict_in_words_and_belong
     assert json.loads(molt("metrics", run_id, "--json")[1])[0]["key"].startswith(("reward/", "eval/"))
 
 
+def test_a_run_named_by_its_id_is_read_from_its_directory_where_the_database_cannot_be_written(molt, golden, home):
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); from molt_tui.cli import main; sys.exit(main())"
+    )
+
+    def call(*arguments):
+        return subprocess.run([sys.executable, "-c", limited, *arguments], capture_output=True, text=True)
+
+    shown = call("show", RUN_ID[:12], "--json")
+    assert json.loads(shown.stdout)["reward"] == 0.92, shown.stderr
+    assert "read from the run's directory alone" in shown.stderr and len(shown.stderr.splitlines()) == 1
+    refused = call("show", "last")
+    assert refused.returncode == 1 and "free some space" in refused.stderr
+
+
 def test_demo_lists_what_it_can_play(molt):
     code, out, _ = molt("demo", "--list")
     assert code == 0 and all(name in out for name in names())

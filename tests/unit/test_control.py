@@ -1,6 +1,7 @@
 """Launching, commanding, stopping and resuming against a real supervisor and a scripted engine."""
 
 import ast
+import errno
 import os
 import signal
 from dataclasses import replace
@@ -55,6 +56,19 @@ def test_commands_are_answered(store, home, recipe, fake_engine):
         control.send(after, "pause")
     answers = [e for e in metrics.events(store, after, kinds=("control",))]
     assert [e["data"]["name"] for e in answers] == ["pause", "evaluate", "stop"] and "@" in answers[0]["data"]["who"]
+
+
+def test_a_run_whose_disk_is_full_is_stopped_by_signal(store, home, recipe, fake_engine, monkeypatch):
+    run = started(store, home, recipe, "talks")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("engine.protocol.send_command", full)
+    said = []
+    assert control.stop(run, say=said.append)
+    assert "No space left on device" in said[0] and "SIGTERM" in said[1]
+    assert look(store).state == "cancelled"
 
 
 def test_going_on_is_offered_only_where_there_is_something_to_go_on_from(store, home, recipe, fake_engine):

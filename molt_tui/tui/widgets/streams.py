@@ -32,7 +32,7 @@ class TailPanel(Panel):
         Binding("pageup,ctrl+u", "scroll_pages(-1)", "Page up", show=False, id="tail.page_up"),
         Binding("pagedown,ctrl+d", "scroll_pages(1)", "Page down", show=False, id="tail.page_down"),
         Binding("home,g", "scroll_lines(-1000000)", "First", show=False, id="tail.first"),
-        Binding("f,end,G", "follow", "Follow", id="tail.follow"),
+        Binding("f,end,G", "follow", "Follow", show=False, id="tail.follow"),
     ]
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:

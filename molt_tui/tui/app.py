@@ -31,7 +31,7 @@ from molt_tui.tui import preferences, terminal
 from molt_tui.tui.background import Answer, Background, Ingested
 from molt_tui.tui.cost import CountingDriver, Reading, in_words
 from molt_tui.tui.opened_later import OpenedLater
-from molt_tui.tui.patches import forget_other_sizes, free_closed_widgets, read_any_bytes
+from molt_tui.tui.patches import forget_other_places, free_closed_widgets, read_any_bytes
 from molt_tui.tui.places import Places
 from molt_tui.tui.plain import AsciiOnly, key_words, wants_ascii
 from molt_tui.tui.preferences import Preferences
@@ -205,6 +205,7 @@ class MoltApp(Places):
 
         if self._untidy:
             self._untidy = False
+            forget_other_places()
             gc.collect()
             allocator.give_back()
 
@@ -236,7 +237,7 @@ class MoltApp(Places):
                 screen.look()
 
     def on_resize(self, event: events.Resize) -> None:
-        forget_other_sizes()
+        forget_other_places()
         self.cover_if_small(*event.size)  # the app's own size is still the old one here
 
     async def action_quit(self) -> None:

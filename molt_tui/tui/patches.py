@@ -5,10 +5,12 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from functools import lru_cache, partial
 
+from textual._segment_tools import make_blank
 from textual._styles_cache import StylesCache
 from textual.css.scalar import Scalar
 from textual.drivers import linux_driver
 from textual.geometry import Region
+from textual.strip import Strip
 from textual.widget import Widget
 
 
@@ -27,12 +29,15 @@ def read_any_bytes() -> None:
     linux_driver.getincrementaldecoder = lambda encoding: partial(getincrementaldecoder(encoding), "replace")
 
 
-def forget_other_sizes() -> None:
-    """Empty the caches of geometry: their tens of thousands of entries are for sizes that the terminal had before."""
-    for owner in (Region, Scalar):
-        for method in vars(owner).values():
-            if hasattr(method, "cache_clear"):
-                method.cache_clear()
+def forget_other_places() -> None:
+    """Empty the caches of geometry, blank lines and styles: tens of thousands of entries, most of them for sizes that the terminal
+    had, or for places on screens that were left."""
+    for owner in (Region, Scalar, Strip):
+        for name in vars(owner):
+            clear = getattr(getattr(owner, name), "cache_clear", None)
+            if clear is not None:
+                clear()
+    make_blank.cache_clear()
 
 
 def drop_drawn_lines(root: Widget) -> None:

@@ -11,6 +11,7 @@ import pytest
 from textual._styles_cache import StylesCache
 from textual.color import Color
 from textual.geometry import Region
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets._footer import FooterKey
 
@@ -128,7 +129,8 @@ async def test_curves_of_few_runs_are_kept_beside_those_in_view(open_app, monkey
 
 async def test_what_was_computed_for_other_sizes_is_forgotten(open_app):
     def kept() -> int:
-        return sum(method.cache_info().currsize for method in vars(Region).values() if hasattr(method, "cache_info"))
+        methods = [getattr(owner, name) for owner in (Region, Strip) for name in vars(owner)]
+        return sum(method.cache_info().currsize for method in methods if hasattr(method, "cache_info"))
 
     async with open_app(run=RUNS[0].id) as driver:
         once = kept()

@@ -110,6 +110,8 @@ def _launch(recipe: str, flags: list[str], on: str, more: dict[str, Any], *, dry
             _watch(ids[0], home.runs_root, screen=has_terminal() and not as_json)
         return
     plan = service.make_plan(home, recipe, flags, **more)
+    if plan.warning:
+        output.say(f"warning: {plan.warning}")
     if dry_run:
         _print_plan(plan, as_json)
         return
@@ -179,7 +181,7 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
     if as_json:
         runs = [{"name": run.name, "settings": to_wire(run.settings)} for run in plan.runs]
         output.emit_json({"recipe": plan.recipe.name, "path": str(plan.recipe.path), "group": plan.group, "runs": runs,
-                          "command": plan.command})  # fmt: skip
+                          "command": plan.command, "warnings": [plan.warning] if plan.warning else []})  # fmt: skip
         return
     output.pairs([("recipe", plan.recipe.path), ("group", plan.group), ("command", " ".join(plan.command))])
     print()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from molt_tui import spawn
 from molt_tui.errors import MoltError, NotFound, Refused
-from molt_tui.services.machine import misfit
+from molt_tui.services.machine import crowding, misfit
 from molt_tui.services.runs import Run
 from molt_tui.services.sweep import Axis, expand, label
 from molt_tui.store.home import Home
@@ -59,6 +59,11 @@ class Plan:
     arguments: tuple[str, ...]
     runs_root: Path
     parent: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """What to know before all of it is started on this machine; it can be started all the same."""
+        return crowding([run.config for run in self.runs])
 
     def command_of(self, planned: PlannedRun) -> list[str]:
         """The command that would start one run of the plan alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.flags import Problem
 
 DEVICES = Path("/dev")
+CORES_PER_RUN = 2  # below it the trainer, the engine and Ray of a run wait for those of the others
 
 
 def gpu_count(devices: Path = DEVICES, environment: Mapping[str, str] = os.environ) -> int:
@@ -30,6 +31,11 @@ def gpu_count(devices: Path = DEVICES, environment: Mapping[str, str] = os.envir
     return min(present, end)
 
 
+def core_count() -> int:
+    """Processor cores that a process started here may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def has_slurm() -> bool:
     return shutil.which("sbatch") is not None
 
@@ -43,3 +49,12 @@ def misfit(config: Config) -> Problem | None:
         return None
     words = f"needs {engines + trainer} GPUs ({engines} for the engines, {trainer} for the trainer), this machine has {here}"
     return Problem("placement.device", f"{words}: launch it on Slurm, or lower vllm.num_engines and actor.num_gpus_per_node")
+
+
+def crowding(configs: Sequence[Config]) -> str | None:
+    """A warning where several local runs, which all start at once, have too little of this machine each."""
+    count, cores, gpus = len(configs), core_count(), gpu_count()
+    wanted = sum(config.engine_gpus + config.trainer_ranks for config in configs if config.placement.device == "cuda")
+    short = [f"{cores} core{'s' * (cores != 1)}"] if cores < CORES_PER_RUN * count else []
+    short += [f"{gpus} GPU{'s' * (gpus != 1)} ({wanted} wanted)"] if gpus < wanted else []
+    return f"{count} runs start at once on this machine's {' and '.join(short)}" if count > 1 and short else None

@@ -78,7 +78,12 @@ class LaunchAnswers:
             raise Refused("\n".join(map(str, examined.problems)))
         past = self._compared_with(draft, against)
         own = tuple((clean(r.name), clean(" ".join(r.flags))) for r in plan.runs)
-        review = Review(clean(drafts.command(draft, examined.folder)), own, clean(plan.group or ""))
+        review = Review(
+            clean(drafts.command(draft, examined.folder)),
+            own,
+            clean(plan.group or ""),
+            warning=plan.warning or "" if draft.on == "local" else "",
+        )
         config = plan.runs[0].config
         if draft.on == "slurm":
             review = _with_script(review, plan, past)

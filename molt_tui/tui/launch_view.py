@@ -66,7 +66,7 @@ class PastRun:
 @dataclass(frozen=True)
 class Review:
     """What would be started, and how it differs from a past run. `changes`: (flag, before, after); `script` and its diff are
-    empty for a local run, `memory` too when there is nothing to estimate."""
+    empty for a local run, `memory` too when there is nothing to estimate. `warning`: what to know before it is started."""
 
     command: str
     runs: tuple[tuple[str, str], ...]
@@ -78,6 +78,7 @@ class Review:
     script_diff: tuple[str, ...] = ()
     memory: tuple[tuple[str, str, str, str], ...] = ()
     memory_words: tuple[str, ...] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ class FakeLaunch:
         found = Review(
             self.form(draft).command, runs, draft.recipe if count > 1 else "", past, changes, "agent.py: 2 lines added, 1 removed"
         )
+        if count > 2:
+            found = replace(found, warning=f"{count} runs start at once on this machine's 2 cores")
         return replace(found, script=SCRIPT, script_diff=DIFF, memory=MEMORY, memory_words=FITS) if draft.on == "slurm" else found
 
     def checks(self, draft: Draft) -> Checks:

@@ -57,6 +57,7 @@ async def test_recipe_change_start(open_app):
         assert isinstance(driver.app.screen, FormScreen)
         await find(driver, "temperature")
         await driver.press("enter")
+        assert "✔ no problem: ctrl+s starts it" in driver.text(), "opened, not changed"
         await edit(driver, "0.7")
         await driver.press("escape")
         assert "1 changed, no problem: ctrl+s starts it" in driver.text()
@@ -433,3 +434,15 @@ async def test_a_search_begins_with_the_flag_that_is_named_so(open_app):
         assert driver.app.screen.query_one(KeyTable).cursor_key == "slurm.nodes"
         await driver.press("escape")
         assert driver.app.screen.query_one(KeyTable).cursor_key == "slurm.nodes"
+
+
+async def test_the_review_warns_of_more_runs_than_the_machine_has_cores_for(open_app):
+    async with open_app() as driver:
+        await driver.press("n", "enter", *"jjjj", "enter")
+        await edit(driver, "3")
+        await driver.press("ctrl+s")
+        await driver.wait_for("▲ 3 runs start at once on this machine's 2 cores; ctrl+s starts 3 runs")
+        assert launches(driver) == []
+        await driver.press("ctrl+s")
+        await until_on(driver, RunsScreen)
+        assert [draft.seeds for draft in launches(driver)] == ["3"], "a warning does not keep it from starting"

@@ -8,9 +8,11 @@ import time
 import pytest
 
 from engine import wire
+from engine.config import Config
 from molt_tui.cli import main
 from molt_tui.scenarios.archive import load, names
 from molt_tui.scenarios.player import Player, prepare
+from molt_tui.services import machine
 from tests.make_golden import GOLDEN, RUN_ID
 from tests.unit.conftest import until
 
@@ -239,6 +241,24 @@ def test_recipes(molt, recipe):
     code, out, _ = molt("recipes", "check", str(recipe))
     assert code == 1 and "train.max_steps" in out
     assert molt("recipes", "show", "nothing")[0] == 3
+
+
+def test_many_runs_on_few_cores_are_warned_of_before_they_start(molt, recipe, monkeypatch):
+    monkeypatch.setattr(machine, "core_count", lambda: 4)
+    code, out, err = molt("launch", str(recipe), "--dry-run", "--seeds", "3", "--json")
+    words = "3 runs start at once on this machine's 4 cores"
+    assert code == 0 and json.loads(out)["warnings"] == [words] and f"warning: {words}" in err
+    code, out, err = molt("launch", str(recipe), "--dry-run", "--seeds", "2", "--json")
+    assert code == 0 and json.loads(out)["warnings"] == [] and "warning" not in err
+
+
+def test_gpus_that_several_runs_would_share_are_warned_of(monkeypatch):
+    monkeypatch.setattr(machine, "core_count", lambda: 64)
+    monkeypatch.setattr(machine, "gpu_count", lambda: 8)
+    config = Config(placement={"device": "cuda"}, vllm={"num_engines": 4}, actor={"num_gpus_per_node": 2})
+    assert config.engine_gpus + config.trainer_ranks == 6
+    assert machine.crowding([config]) is None
+    assert machine.crowding([config] * 2) == "2 runs start at once on this machine's 8 GPUs (12 wanted)"
 
 
 def test_dry_run_makes_nothing(molt, recipe, home):

@@ -10,7 +10,7 @@ import pytest
 
 from molt_tui.draft import Draft
 from molt_tui.errors import MoltError, Refused
-from molt_tui.services import drafts, runs
+from molt_tui.services import drafts, machine, runs
 from molt_tui.slurm.memory import Estimate
 from molt_tui.store.home import Home
 from molt_tui.tui.store_source import StoreSource
@@ -107,3 +107,10 @@ def test_what_cannot_be_launched_is_refused_in_words(source, recipe):
     assert "molt-tui launch" in source.review(Draft(str(recipe)), None).command
     with pytest.raises(Refused, match="read-only"):
         source.launch(Draft(str(recipe)))
+
+
+def test_a_review_warns_of_runs_that_start_at_once_here(source, recipe, monkeypatch):
+    monkeypatch.setattr(machine, "core_count", lambda: 2)
+    assert source.review(Draft(str(recipe), seeds="3"), None).warning == "3 runs start at once on this machine's 2 cores"
+    assert source.review(Draft(str(recipe)), None).warning == ""
+    assert source.review(Draft(str(recipe), "slurm", seeds="3"), None).warning == ""

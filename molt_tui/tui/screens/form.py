@@ -288,6 +288,9 @@ class FormScreen(MoltScreen):
     def _typing(self, event: Input.Changed) -> None:
         """Live validation: the form is resolved again with what is typed so far."""
         trial, source = self._with(event.value), self.molt.source
+        found = self._field(self.editing[0] if self.editing else None)
+        if found is not None and event.value == found.value:
+            trial = self.draft  # opened, not changed
         if trial is not None and event.input.display:
             self.ask("trial", lambda: source.form(trial))
 
@@ -323,6 +326,9 @@ class FormScreen(MoltScreen):
         self.query_one("#value").display = False
         self.query_one(KeyTable).focus()
         self._show_top()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action == "start" and self.molt.chosen.read_only)
 
     def action_search(self) -> None:
         box = self.query_one("#search", Input)

@@ -177,10 +177,12 @@ class ReviewScreen(MoltScreen):
             )
         start = f"{self.checks.start}; " if self.checks and self.checks.start else ""
         it = f"{count} runs" if count > 1 else "it"
+        if self.review.warning:
+            return Content.styled(f"{glyphs.MARK['warning']} {self.review.warning}; ctrl+s {verb} {it}", "bold $text-warning")
         return Content.styled(f"{glyphs.MARK['good']} {start}ctrl+s {verb} {it}", "$text-success")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not self.problems if action == "start" else True
+        return not (self.problems or self.molt.chosen.read_only) if action == "start" else True
 
     def action_page(self, by: int) -> None:
         self.page = self.pages[(self.pages.index(self.page) + by) % len(self.pages)]

@@ -157,3 +157,11 @@ async def test_a_thousand_runs_scroll_by_key(open_app):
         await driver.press("g")
         assert table.cursor_key == "run-0000"
         assert "run 0" in driver.text()
+
+
+async def test_a_word_typed_into_a_question_moves_nothing(open_app):
+    async with open_app() as driver:
+        await driver.press("x", *"hello", "enter")
+        assert driver.source.calls == [] and not isinstance(driver.app.screen, Confirm)
+        await driver.press("x", "right", "enter")
+        assert driver.source.calls == [("stop", RUNS[0].id)]

@@ -40,7 +40,7 @@ class Confirm(Dialog[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", id="confirm.yes"),
         Binding("n,escape", "answer(False)", "No", id="confirm.no"),
-        Binding("left,right,h,l,tab", "app.focus_next", "Other", show=False, id="confirm.other"),
+        Binding("left,right,tab,shift+tab", "app.focus_next", "Other", show=False, id="confirm.other"),
     ]
 
     def __init__(self, question: str, detail: str, yes: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ABSENT = "not reported"
+NO_ADVANTAGE = 1e-12
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -33,6 +34,11 @@ def number(value: Any, digits: int = 3) -> str:
         return f"{value:.0f}" if size < 1e5 else f"{value / 1000:.0f}k"
     decimals = max(0, digits - 1 - math.floor(math.log10(size)))
     return f"{value:.{decimals}f}"
+
+
+def advantage(value: float | None) -> str:
+    """An advantage; what only rounding left of a centred reward is 0."""
+    return number(0.0 if value is not None and abs(value) < NO_ADVANTAGE else value)
 
 
 def share(value: Any) -> str:

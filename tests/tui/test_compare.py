@@ -78,7 +78,11 @@ async def test_the_keys_of_a_curve_act_as_on_the_dashboard(open_app):
         assert plot.look.mark is None and isinstance(driver.app.screen, CompareScreen)
         await driver.press("left", "b")
         assert plot.look.mark is None, "a place on another axis is another place"
-        await driver.press("left", "n", "tab", "left", "s", "escape")
+        await driver.press("left", "tab")
+        assert "Newest" in driver.text() and "Under cursor" not in driver.text(), "no cursor is to be seen here"
+        await driver.press("shift+tab")
+        assert "Under cursor" in driver.text()
+        await driver.press("n", "tab", "left", "s", "escape")
         assert isinstance(driver.app.screen, RunsScreen), "on the other pages nothing moves the cursor"
 
 

@@ -1,5 +1,6 @@
 """Traces, the group and the token view, by keyboard only."""
 
+from molt_tui.tui.format import advantage
 from molt_tui.tui.screens.group import GroupScreen
 from molt_tui.tui.screens.run import RunScreen
 from molt_tui.tui.screens.tokens import TokenScreen
@@ -18,9 +19,10 @@ def shown(driver) -> list[str]:
 async def test_steps_sorting_and_reversing(open_app):
     async with open_app(run=RUN) as driver:
         await driver.press("t")
-        assert isinstance(driver.app.screen, TracesScreen) and "step 12: 6 rollouts" in driver.text()
+        assert isinstance(driver.app.screen, TracesScreen) and "step 12: 6 rollouts  (2 of 2 steps recorded" in driver.text()
+        assert "] Next step" not in driver.text(), "there is none"
         await driver.press("left_square_bracket")
-        assert "step 8: 6 rollouts" in driver.text()
+        assert "step 8: 6 rollouts" in driver.text() and "] Next step" in driver.text()
         await driver.press("left_square_bracket")
         assert driver.notices()[-1] == "step 8 is the first one recorded"
         await driver.press("right_square_bracket", "s")
@@ -164,3 +166,8 @@ async def test_a_run_without_recorded_rollouts(open_app):
         await driver.press("a")
         await driver.refresh()
         assert "step 3: 0 rollouts" in driver.text()
+
+
+def test_what_rounding_left_of_an_advantage_is_none():
+    assert advantage(1.8e-16) == advantage(-1.8e-16) == advantage(0.0) == "0"
+    assert advantage(-0.25) == "-0.250" and advantage(1e-9) == "1.0e-9" and advantage(None) == "not reported"

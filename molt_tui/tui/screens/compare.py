@@ -125,11 +125,16 @@ class CompareScreen(CurveKeys, MoltScreen):
         """The plot and, below it, each subject's value: the newest one, or that under the cursor."""
         found = self.found if self.refs else None
         legend = self.query_one("#compared", KeyTable)
-        word = "Newest" if self.chart_look.mark is None else "Under cursor"
+        word = "Newest" if self.mark is None else "Under cursor"
         legend.set_columns([replace(column, label=word) if column.label == "Newest" else column for column in LEGEND])
         legend.set_rows([Row(s.ref, self._legend(i)) for i, s in enumerate(found.subjects if found is not None else ())])
         if self.found is not None:
             self.query_one(Overlay).show(found.curves if found is not None else (), self.found.by, self.chart_look)
+
+    @property
+    def mark(self) -> float | None:
+        """Where the cursor is; there is none beside the pages without curves."""
+        return self.chart_look.mark if self.page == "curves" else None
 
     def redraw(self) -> None:
         """Draw the curves again in another way."""
@@ -148,7 +153,7 @@ class CompareScreen(CurveKeys, MoltScreen):
     def _legend(self, index: int) -> tuple[Cell, ...]:
         """Letter, name, the newest drawn value (or the last one up to the cursor) and where it stands."""
         assert self.found is not None
-        curve, mark = self.found.curves[index], self.chart_look.mark
+        curve, mark = self.found.curves[index], self.mark
         letter = (LETTERS[index], f"bold {COLOURS[index]}")
         name = (self._head(index)[2:], "")
         shown = [p for p in curve if (p.n if mark is None else p.x <= mark)]
@@ -194,7 +199,7 @@ class CompareScreen(CurveKeys, MoltScreen):
         self.query_one(ContentSwitcher).current = self.page
         self.query_one("#compared" if self.page == "curves" else f"#{self.page}").focus()
         self.refresh_bindings()
-        self._show_head()
+        self.redraw()
 
     def action_axis(self) -> None:
         names = list(AXES)

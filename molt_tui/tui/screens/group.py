@@ -36,7 +36,7 @@ def head_of(rollout: Rollout, width: int) -> Content:
     cut = ", cut off" if rollout.truncated else ""
     lines = [
         Content.assemble(("reward ", "$quiet"), (format.number(rollout.reward), "bold"), ("  advantage ", "$quiet"),
-                         (format.number(rollout.advantage), "bold")),
+                         (format.advantage(rollout.advantage), "bold")),
         Content.assemble((f"{rollout.sampled} tokens{cut}", ""), (masked, "$text-warning"),
                          ("  " + info_words(rollout.info), "$quiet")),
         Content.styled(clean(rollout.rollout_id), "$quiet"),

@@ -173,7 +173,10 @@ class RunScreen(Scrubbing, RunControls, MoltScreen):
         self.ask("run", lambda: source.run(run_id, points, at, metric))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.at is not None if action == "live" else super().check_action(action, parameters)
+        """The present has nothing later."""
+        if action == "live" or (action == "scrub" and parameters[0] in (1, 10)):
+            return self.at is not None
+        return super().check_action(action, parameters)
 
     def answered(self, topic: str, value: Any) -> None:
         if topic == "timeline":

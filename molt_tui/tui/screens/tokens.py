@@ -37,7 +37,7 @@ def _reward(rollout: Rollout) -> Content:
         parts += [(" score ", "$quiet"), (format.number(rollout.score), "")]
     if rollout.label is not None:
         parts += [("  expected ", "$quiet"), (one_line(rollout.label), "bold")]
-    parts += [("  advantage ", "$quiet"), (format.number(rollout.advantage), "bold")]
+    parts += [("  advantage ", "$quiet"), (format.advantage(rollout.advantage), "bold")]
     if rollout.advantages is not None:
         parts.append((" (mean; own per token)", "$quiet"))
     return Content.assemble(*parts, ("  " + info_words(rollout.info), "$quiet"))
@@ -100,7 +100,7 @@ def _probabilities(rollout: Rollout, index: int) -> Content:
     parts: Parts = [("log-prob  sampler ", "$quiet"), (_exact(rollout.logprobs[index]), ""), ("  trainer ", "$quiet"),
                     (_exact(rollout.train_logprobs[index]), ""), ("  ratio ", "$quiet"),
                     ("not reported" if ratio is None else f"{ratio:.4g}", "bold"), ("  advantage ", "$quiet"),
-                    (format.number(rollout.advantage_of(index)), "")]  # fmt: skip
+                    (format.advantage(rollout.advantage_of(index)), "")]  # fmt: skip
     return Content.assemble(*parts)
 
 

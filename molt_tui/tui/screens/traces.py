@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -43,8 +44,8 @@ def share(part: float | None, whole: float | None) -> str:
     return "-" if part is None or not whole else format.share(part / whole).replace(" ", "")
 
 
-def number(value: float | None) -> str:
-    return "-" if value is None else format.number(value)
+def number(value: float | None, words: Callable[[float], str] = format.number) -> str:
+    return "-" if value is None else words(value)
 
 
 def cells(line: TraceLine, wide: bool) -> tuple[Cell, ...]:
@@ -53,7 +54,8 @@ def cells(line: TraceLine, wide: bool) -> tuple[Cell, ...]:
     good = "" if reward is None or f["advantage"] is None else "$text-success" if f["advantage"] > 0 else ""
     far = f["ratio_extreme"]
     alarm = "$text-warning" if far is not None and abs(math.log(max(far, 1e-300))) >= math.log(2) else ""
-    figures = ((number(reward), good or ("$text-error" if reward is None else "")), (number(f["advantage"]), ""),
+    figures = ((number(reward), good or ("$text-error" if reward is None else "")),
+               (number(f["advantage"], format.advantage), ""),
                (number(f["sampled"]) + ("+" if line.truncated else ""), ""),
                (share(f["masked"], f["sampled"]), "$text-warning" if f["masked"] else ""), (ratio(far), alarm),
                (share(f["mismatched"], f["sampled"]), ""), (number(f["staleness_max"]), ""))  # fmt: skip
@@ -134,6 +136,7 @@ class TracesScreen(MoltScreen):
         self.view, self.problem = value, None
         self.step = value.step if value.step is not None else self.step
         self.lines = {line.key: line for line in value.lines}
+        self.refresh_bindings()
         self._fill()
 
     def failed(self, topic: str, error: str) -> None:
@@ -175,7 +178,7 @@ class TracesScreen(MoltScreen):
             where = f"{len(view.lines)}{'+' if view.limited else ''} rollouts of every step"
         else:
             place = f"{view.steps.index(view.step) + 1} of {len(view.steps)}" if view.step in view.steps else "?"
-            where = f"step {view.step}: {len(view.lines)} rollouts  ({place} recorded, {steps})"
+            where = f"step {view.step}: {len(view.lines)} rollouts  ({place} steps recorded, {steps})"
         order = "as recorded" if self.order == "recorded" else f"by {self.order}"
         state = f"  {order}{', reversed' if self.reversed else ''}"
         trouble = (f"  {self.problem}", "bold $text-error") if self.problem else ""
@@ -190,7 +193,12 @@ class TracesScreen(MoltScreen):
             return
         width = max(20, self.app.size.width - 2)
         f = line.figures
-        facts = [f"reward {number(f['reward'])}", f"score {number(f['score'])}", f"{number(f['turns'])} turns", line.info]
+        facts = [
+            f"reward {number(f['reward'])}",
+            f"score {number(f['score'])}",
+            f"{number(f['turns'])} turn{'' if f['turns'] == 1 else 's'}",
+            line.info,
+        ]
         expected = Content.assemble(("expected ", "$quiet"), (line.expected, "bold")) if line.expected else Content("")
         head = Content.assemble((line.rollout, "bold"), "  ", ("  ".join(p for p in facts if p), "$quiet"))
         room = width * (PREVIEW_LINES - 2)
@@ -233,6 +241,13 @@ class TracesScreen(MoltScreen):
         box = self.query_one("#filter", Input)
         box.value, box.display = self.words, True
         box.focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The next step is offered where there is one."""
+        view = self.view
+        if action == "step" and parameters[0] == 1 and view is not None:
+            return not (self.words or self.everything) and view.step != (view.steps[-1] if view.steps else None)
+        return super().check_action(action, parameters)
 
     def action_step(self, by: int) -> None:
         view = self.view

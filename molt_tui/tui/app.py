@@ -62,6 +62,7 @@ def run_app(run_id: str | None = None, *, theme: str | None = None, ascii: bool 
         from molt_tui.tui import keymap
 
         preferences.check_keys(chosen.keys, {key.id: key.keys for key in keymap.all_keys()})
+        keymap.check_clashes(chosen.keys)
     logging.basicConfig(filename=home.logs / "tui.log", level=logging.WARNING)
     terminal.leave_when_gone(sys.stdin.fileno())
     source = OpenedLater(partial(_open_store, home, chosen.read_only))
@@ -135,7 +136,7 @@ class MoltApp(Places):
     VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-short"), (34, "-tall")]
     theme = Reactive(Initialize(lambda app: app._first_theme))  # were it set later, the first paint would parse the style twice
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark", "help", "Help", id="app.help"),
+        Binding("question_mark,f1", "help", "Help", id="app.help"),
         Binding("colon,ctrl+p", "command_palette", "Palette", show=False, id="app.palette"),
         Binding("Q", "query", "Query", show=False, id="app.query"),
         Binding("q", "quit", "Quit", id="app.quit"),
@@ -158,11 +159,16 @@ class MoltApp(Places):
         self._first_run = open_run
         self._untidy = False
         self._keep_theme = keep_theme
-        self.set_keymap(dict(self.chosen.keys))
+        self.set_keymap({name: ",".join(preferences.key_names(keys)) for name, keys in self.chosen.keys.items()})
 
     @property
     def available_themes(self) -> dict[str, Theme]:
         return {**super().available_themes, **{theme.name: theme for theme in THEMES}}
+
+    @property
+    def ascii(self) -> bool:
+        """Whether everything is drawn with ASCII characters."""
+        return bool(self._ascii)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._ascii]
@@ -282,7 +288,8 @@ class MoltApp(Places):
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         yield SystemCommand("Runs", "All runs", self.go_home)
-        yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
+        if not self.chosen.read_only:
+            yield SystemCommand("Launch", "Start a new run from a recipe", self.open_launch)
         yield SystemCommand("Cluster", "Partitions, free GPUs and your jobs", self.open_cluster)
         yield SystemCommand("Compare", "Runs and groups side by side", lambda: self.open_compare(()))
         yield SystemCommand("Query", "SQL over runs, metrics, events and rollouts", self.action_query)

@@ -72,14 +72,30 @@ def parse(values: Mapping[str, Any]) -> Preferences:
     if refresh is not None and (isinstance(refresh, bool) or not isinstance(refresh, int | float) or not low <= refresh <= high):
         raise ValueError(f"refresh_s must be a number of seconds from {low:g} to {high:g}")
     keys = chosen.get("keys", {})
-    if not isinstance(keys, Mapping) or not all(isinstance(key, str) and key.strip() for key in keys.values()):
+    if not isinstance(keys, Mapping) or not all(isinstance(key, str) and key.strip(" ,") for key in keys.values()):
         raise ValueError('[keys] maps binding ids to keys, such as "run.log" = "o"')
     return Preferences(**chosen)
 
 
+def character_of(key: str) -> str | None:
+    """What a key types, by Textual's name of it; of those that it calls otherwise than Unicode, it does not know that itself."""
+    from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
+
+    names = {short: long for long, short in KEY_NAME_REPLACEMENTS.items()}
+    return key_to_character(names.get(key, key))
+
+
+def key_names(chosen: str) -> list[str]:
+    """The comma-separated keys by the names that Textual has for them: `]` is right_square_bracket."""
+    from textual.binding import Binding
+
+    keys = ",".join(filter(None, map(str.strip, chosen.split(","))))
+    return [binding.key for binding in Binding.make_bindings([Binding(keys, "")])]
+
+
 def check_keys(keys: Mapping[str, str], known: Mapping[str, str]) -> None:
     """Every remapped id exists (`known`: id to default keys), and so does every key. Raises Refused."""
-    from textual.keys import Keys, key_to_character
+    from textual.keys import Keys
 
     named = [key.value for key in Keys]
     for name, chosen in keys.items():
@@ -87,7 +103,7 @@ def check_keys(keys: Mapping[str, str], known: Mapping[str, str]) -> None:
             raise Refused(f"{FILE}: no key binding has the id {name!r}{_meant(name, list(known))}; `molt-tui keys` lists them")
         for key in filter(None, map(str.strip, chosen.split(","))):
             last = key[:-1].rpartition("+")[2] + key[-1]
-            if len(last) > 1 and last not in named and not (key_to_character(last) or "\0").isprintable():
+            if len(last) > 1 and last not in named and not (character_of(last) or "\0").isprintable():
                 raise Refused(f"{FILE}: {name}: there is no key {key!r}{_meant(key, named)}")
 
 

@@ -33,6 +33,7 @@ class Look:
     marked: frozenset[str]
     opened: frozenset[str]
     trends: Mapping[str, Trend]
+    ascii: bool = False
 
 
 def cells(entry: Entry, member: bool, look: Look) -> tuple[Cell, ...]:
@@ -61,7 +62,7 @@ def _group_cells(group: GroupLine, look: Look) -> tuple[Cell, ...]:
     ages = [age for run in group.runs if (age := run.age(look.now)) is not None]
     trend = mean_trend([look.trends[run.id] for run in group.runs if run.id in look.trends])
     sick = group.reward is not None and group.reward.lost > 0
-    figures = _steps(group), mean_and_sd(group.reward), sick, trend, min(ages, default=None)
+    figures = _steps(group), mean_and_sd(group.reward, ascii=look.ascii), sick, trend, min(ages, default=None)
     recipes = {run.recipe for run in group.runs}
     recipe = recipes.pop() if len(recipes) == 1 else f"{len(recipes)} recipes"
     about = str(max(run.attempts for run in group.runs) or "-"), "", recipe
@@ -105,15 +106,17 @@ def _steps(group: GroupLine) -> str:
     return format.progress(low, plan)
 
 
-def mean_and_sd(found: Spread | None) -> str:
-    """Mean ± standard deviation; NaN where no value is finite, a dash where none was reported."""
+def mean_and_sd(found: Spread | None, *, ascii: bool = False) -> str:
+    """Mean ± standard deviation; NaN where no value is finite, a dash where none was reported. In ASCII the sign has two cells,
+    and the mean a digit less."""
     if found is None:
         return "-"
     if found.n == 0:
         return "NaN"
     if found.sd is None:
         return format.number(found.mean)
-    return f"{format.number(found.mean, 3)}±{format.number(found.sd, 2)}"
+    mean = f"{format.number(found.mean, 2)}+-" if ascii else f"{format.number(found.mean, 3)}±"
+    return mean + format.number(found.sd, 2)
 
 
 def mean_trend(curves: Sequence[Trend]) -> list[float]:

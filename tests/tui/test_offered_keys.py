@@ -127,9 +127,18 @@ async def test_read_only_offers_no_key_that_changes_a_run():
     async with app.run_test(size=(80, 24)) as pilot:
         driver = Driver(app, pilot, source)
         await driver.settle()
-        assert not {"p", "x", "c", "t", "a", "D"} & set(app.screen.active_bindings) and "y" in app.screen.active_bindings
+        assert (
+            not {"p", "x", "c", "t", "a", "D", "n", "r"} & set(app.screen.active_bindings) and "y" in app.screen.active_bindings
+        )
         await driver.press("enter")
-        assert not {"p", "x", "c"} & set(app.screen.active_bindings)
+        assert not {"p", "x", "c", "r"} & set(app.screen.active_bindings)
+        assert "Launch" not in [command.title for command in app.get_system_commands(app.screen)]
+        app.open_form("demo")
+        await driver.settle()
+        assert "v" in app.screen.active_bindings and "ctrl+s" not in app.screen.active_bindings
+        assert "Start" not in foot(driver)
+        await driver.press("v")
+        assert "ctrl+s" not in app.screen.active_bindings
 
 
 def test_a_run_without_a_checkpoint_goes_on_only_where_it_can():

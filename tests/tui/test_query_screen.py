@@ -4,6 +4,7 @@ from molt_tui.services.queries import SavedQuery
 from molt_tui.store.query import QueryResult
 from molt_tui.tui.completion import complete
 from molt_tui.tui.data_source import Vocabulary
+from molt_tui.tui.screens.help import HelpScreen
 from molt_tui.tui.screens.query import QueryScreen, ResultTable
 from molt_tui.tui.screens.run import RunScreen
 from molt_tui.tui.widgets.sql_editor import SqlEditor
@@ -114,3 +115,14 @@ async def test_columns_that_do_not_fit_and_export(open_app):
         assert "write markdown out.md" in driver.source.asked
         await driver.press("y")
         assert driver.notices()[-1].startswith("copied row: xxxx")
+
+
+async def test_help_where_text_is_typed(open_app):
+    async with open_app() as driver:
+        await driver.press("Q", "question_mark")
+        assert driver.app.screen.query_one(SqlEditor).text.endswith("?")
+        assert "f1 Help" in driver.text() and "? Help" not in driver.text() and "q Quit" not in driver.text()
+        await driver.press("f1")
+        assert isinstance(driver.app.screen, HelpScreen)
+        await driver.press("f1", "tab")
+        assert isinstance(driver.app.screen, QueryScreen)

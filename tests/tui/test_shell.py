@@ -11,14 +11,16 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 
+from molt_tui.bands import Spread
 from molt_tui.errors import Refused
 from molt_tui.tui import preferences
 from molt_tui.tui.app import MoltApp
 from molt_tui.tui.cost import Reading, in_words
-from molt_tui.tui.keymap import all_keys
+from molt_tui.tui.keymap import all_keys, check_clashes
 from molt_tui.tui.plain import AsciiOnly, plain, wants_ascii
 from molt_tui.tui.preferences import Preferences, with_theme
 from molt_tui.tui.read_only import changes
+from molt_tui.tui.run_table import mean_and_sd
 from tests.tui.conftest import Driver
 from tests.tui.fake_source import FakeSource
 
@@ -54,6 +56,7 @@ def test_a_whole_file(tmp_path):
         ("refresh_s = true", "refresh_s must be a number"),
         ('keys = "q"', "[keys] maps binding ids to keys"),
         ("[keys]\na = ''", "[keys] maps binding ids to keys"),
+        ("[keys]\na = ','", "[keys] maps binding ids to keys"),
         ("theme = ", "is not valid TOML"),
     ],
 )
@@ -76,9 +79,32 @@ def test_an_unknown_binding_is_refused():
 @pytest.mark.parametrize(("key", "meant"), [("esc", "escape"), ("a,page down", "pagedown"), ("qq", None)])
 def test_a_key_that_nobody_can_press_is_refused(key, meant):
     known = {key.id: key.keys for key in all_keys()}
-    preferences.check_keys(dict.fromkeys(known, "escape, ctrl+s,],+,é,question_mark,f5"), known)
+    preferences.check_keys(dict.fromkeys(known, "escape, ctrl+s,],+,é,question_mark,f5,slash,minus,at,underscore"), known)
     with pytest.raises(Refused, match=f"app.quit: there is no key .*{meant or 'qq'}'"):
         preferences.check_keys({"app.quit": key}, known)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"run.log": "L"}, "run.log: on the screen Run 'L' is the key of curve.log; choose another, or give curve.log one"),
+        ({"runs.sort": "o, ?"}, "runs.sort: on the screen Runs '?' is the key of app.help;"),
+        ({"result.export": "ctrl+r"}, "result.export: on the screen Query 'ctrl+r' is the key of query.run;"),
+        ({"confirm.yes": "n"}, "confirm.yes: on the screen Confirm 'n' is the key of confirm.no;"),
+        ({"run.log": "o", "run.metric": "o"}, "on the screen Run 'o' is the key of run."),
+    ],
+)
+def test_a_key_of_two_bindings_of_one_screen_is_refused(keys, words):
+    with pytest.raises(Refused) as caught:
+        check_clashes(keys)
+    assert f"tui.toml: {words}" in str(caught.value) or words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_keys_that_act_on_different_screens_or_were_exchanged_are_no_clash():
+    check_clashes({key.id: ",".join(key.keys.split()) for key in all_keys() if key.id == "runs.sort"})
+    check_clashes({"run.log": "L", "curve.log": "l"})
+    check_clashes({"runs.sort": "b", "confirm.yes": "x", "result.edit": "i,tab"})
 
 
 @pytest.mark.parametrize(
@@ -103,6 +129,11 @@ async def test_a_remapped_key_acts_and_the_old_one_does_not():
     async with driven(Preferences(keys={"runs.sort": "o"}), ["o"]) as driver:
         assert driver.app.screen.order == "state"
         await driver.press("s")
+        assert driver.app.screen.order == "state"
+
+
+async def test_a_key_may_be_written_as_its_sign_and_after_a_space():
+    async with driven(Preferences(keys={"runs.sort": "o, ]"}), ["right_square_bracket"]) as driver:
         assert driver.app.screen.order == "state"
 
 
@@ -157,6 +188,15 @@ def test_plain_keeps_the_width(text):
     assert plain(text).isascii()
     assert len(plain(text)) == sum(1 if c.isascii() else cell_len(c) for c in text)
     assert AsciiOnly().apply([Segment(text)], Color(0, 0, 0))[0].text == plain(text)
+
+
+async def test_ascii_mode_reads_as_no_range():
+    async with driven(Preferences(ascii=True), ["question_mark"]) as driver:
+        assert "mean +-" in " ".join(driver.text().replace("|", " ").split())
+    async with driven(Preferences(ascii=True), ["colon"]) as driver:
+        assert "??" not in driver.text()
+    assert plain("0.5 ± 0.1") == "0.5 +-0.1"
+    assert mean_and_sd(Spread(0.5123, 0.0114, 3), ascii=True) == "0.51+-0.011"
 
 
 def test_plain_says_the_same():

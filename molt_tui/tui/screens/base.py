@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.screen import Screen
 
 from molt_tui.tui.background import Answer
 from molt_tui.tui.patches import drop_drawn_lines
+from molt_tui.tui.preferences import character_of
 
 if TYPE_CHECKING:
     from molt_tui.tui.app import MoltApp
@@ -26,6 +27,14 @@ class MoltScreen(Screen[None]):
     @property
     def molt(self) -> MoltApp:
         return self.app  # type: ignore[return-value]
+
+    @property
+    def active_bindings(self) -> dict[str, ActiveBinding]:
+        """Without the keys that are typed into what has the focus."""
+        found, focused = super().active_bindings, self.focused
+        if focused is None or not focused.check_consume_key("a", "a"):
+            return found
+        return {key: active for key, active in found.items() if not focused.check_consume_key(key, character_of(key))}
 
     def look(self) -> None:
         """Ask for fresh data; called after every ingest pass while the screen is on top."""

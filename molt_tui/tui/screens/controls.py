@@ -36,7 +36,7 @@ CAN: dict[str, Callable[[RunLine], bool]] = {
     "relaunch": lambda run: True,
     "copy": lambda run: True,
 }
-CHANGING = frozenset({"pause", "stop", "checkpoint", "tag", "note", "delete"})
+CHANGING = frozenset({"pause", "stop", "checkpoint", "tag", "note", "delete", "launch", "relaunch"})
 
 
 class RunControls:
@@ -66,7 +66,7 @@ class RunControls:
     _offered: Any = None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can act on the selected run is offered; nothing that changes a run in read-only mode."""
+        """Only what can act on the selected run is offered; nothing that changes or starts one in read-only mode."""
         if action in CHANGING and self.molt.chosen.read_only:
             return False
         return self._can(action) if action in CAN else super().check_action(action, parameters)  # type: ignore[misc]

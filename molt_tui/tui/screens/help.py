@@ -38,7 +38,7 @@ def keys_of(bindings: dict[str, ActiveBinding]) -> list[tuple[str, str]]:
 
 class HelpScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter", "dismiss", "Close", id="help.close"),
+        Binding("escape,q,question_mark,f1,enter", "dismiss", "Close", id="help.close"),
         Binding("down,j", "scroll(1)", "Down", show=False, id="help.down"),
         Binding("up,k", "scroll(-1)", "Up", show=False, id="help.up"),
         Binding("pagedown,space,ctrl+d", "page(1)", "Page down", show=False, id="help.page_down"),

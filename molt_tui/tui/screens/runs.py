@@ -186,6 +186,7 @@ class RunsScreen(MarkControls, MoltScreen):
         self._shown = {key: (entry, member) for key, entry, member in rows}
         table = self.query_one(KeyTable)
         table.set_empty(f"  no run matches {clean(self.filter.text)}; esc clears the filter" if self.lines else
+                        "  no run yet" if self.molt.chosen.read_only else
                         "  no run yet: press n to launch one, or leave and try `molt-tui demo`")  # fmt: skip
         here = self.lines.get(table.cursor_key or "")
         stand_in = GROUP_KEY + here.group if here is not None and here.group else None
@@ -208,7 +209,7 @@ class RunsScreen(MarkControls, MoltScreen):
 
     def _take_look(self) -> None:
         trends = {run_id: trend for run_id, (_, trend) in self.trends.items()}
-        self._look = Look(self.wide, time.time(), frozenset(self.marked), frozenset(self.opened), trends)
+        self._look = Look(self.wide, time.time(), frozenset(self.marked), frozenset(self.opened), trends, self.molt.ascii)
 
     def _cells(self, key: str) -> tuple[Cell, ...]:
         entry, member = self._shown[key]

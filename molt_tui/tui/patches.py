@@ -30,8 +30,8 @@ def read_any_bytes() -> None:
 
 
 def forget_other_places() -> None:
-    """Empty the caches of geometry, blank lines and styles: tens of thousands of entries, most of them for sizes that the terminal
-    had, or for places on screens that were left."""
+    """Empty the caches of geometry, blank lines and styles: tens of thousands of entries, most of them for sizes that the
+    terminal had, or for places on screens that were left."""
     for owner in (Region, Scalar, Strip):
         for name in vars(owner):
             clear = getattr(getattr(owner, name), "cache_clear", None)

@@ -21,7 +21,7 @@ from textual.css.query import NoMatches
 from textual.filter import LineFilter
 from textual.reactive import Initialize, Reactive
 from textual.screen import Screen
-from textual.theme import Theme
+from textual.theme import Theme, ThemeProvider
 from textual.worker import Worker
 
 from molt_tui.lines import RunLine
@@ -279,6 +279,9 @@ class MoltApp(Places):
     def action_command_palette(self) -> None:
         if not CommandPalette.is_open(self):
             self.push_screen(Palette(id="--command-palette"))
+
+    def search_themes(self) -> None:
+        self.push_screen(Palette(providers=[ThemeProvider], placeholder="Search for themes…"))
 
     def action_help(self) -> None:
         from molt_tui.tui.screens.help import HelpScreen

@@ -72,6 +72,17 @@ async def test_a_search_that_is_overtaken_by_the_end_of_the_palette_is_no_error(
         assert isinstance(driver.app.screen, RunsScreen)
 
 
+async def test_a_page_key_in_the_list_of_themes_before_it_is_laid_out(open_app):
+    async with open_app() as driver:
+        driver.app.action_change_theme()
+        await driver.pilot.pause()
+        palette = driver.app.screen
+        palette.query_one(CommandList)._index_to_line.clear()
+        palette._action_command_list("page_down")
+        await driver.press("escape")
+        assert isinstance(driver.app.screen, RunsScreen)
+
+
 async def test_every_binding_can_be_remapped(open_app):
     async with open_app() as driver:
         driver.app.set_keymap({"table.down": "e"})

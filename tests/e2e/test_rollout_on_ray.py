@@ -40,6 +40,17 @@ class Path:
         while await self.in_flight() != count:
             await asyncio.sleep(0.01)
 
+    async def fill(self, pool: RolloutPool, count: int) -> None:
+        """Start the pool and come back while `count` requests are in flight and half-way."""
+        await asyncio.gather(*[engine.pause() for engine in self.engines])  # on a busy machine the first would be done before
+        pool.start()
+        await self.until_in_flight(count)
+        before = [(await engine.stats()).tokens for engine in self.engines]
+        await asyncio.gather(*[engine.resume() for engine in self.engines])
+        for engine, tokens in zip(self.engines, before):
+            while (await engine.stats()).tokens == tokens:
+                await asyncio.sleep(0.01)
+
 
 def spawn(cls, *args, **kwargs) -> Remote:
     return Remote(ray.remote(cls).options(num_cpus=0, max_concurrency=1000).remote(*args, **kwargs))
@@ -81,8 +92,7 @@ async def train_all(pool, engines) -> list[Rollout]:
 
 async def test_closing_the_pool_ends_the_generations(path):
     pool = path.pool()
-    pool.start()
-    await path.until_in_flight(24)
+    await path.fill(pool, 24)
     await pool.close()
     await path.until_in_flight(0)
     assert len(pool.state_dict()["pending"]) == 6
@@ -90,8 +100,7 @@ async def test_closing_the_pool_ends_the_generations(path):
 
 async def test_a_killed_engine_and_a_killed_runner_cost_no_rollout(path):
     pool = path.pool()
-    pool.start()
-    await path.until_in_flight(24)
+    await path.fill(pool, 24)
     ray.kill(path.engines[0]._handle)
     ray.kill(path.runners[0]._handle)
     records = await train_all(pool, path.engines[1:])

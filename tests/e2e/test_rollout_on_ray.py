@@ -29,8 +29,9 @@ class Path:
     engines: list[Remote]
     runners: list[Remote]
 
-    def pool(self) -> RolloutPool:
-        prompts = PromptStream([Source("p", [(f"{i}+1=", None, {}) for i in range(12)])], (), seed=0, epochs=1)
+    def pool(self, source: str) -> RolloutPool:
+        """`source`: part of the ids of its groups; the runners of a test may still be ending those of the one before."""
+        prompts = PromptStream([Source(source, [(f"{i}+1=", None, {}) for i in range(12)])], (), seed=0, epochs=1)
         return RolloutPool(prompts, RunnerDispatch(self.runners, LOST), CONFIG)
 
     async def in_flight(self) -> int:
@@ -91,7 +92,7 @@ async def train_all(pool, engines) -> list[Rollout]:
 
 
 async def test_closing_the_pool_ends_the_generations(path):
-    pool = path.pool()
+    pool = path.pool("closed")
     await path.fill(pool, 24)
     await pool.close()
     await path.until_in_flight(0)
@@ -99,7 +100,7 @@ async def test_closing_the_pool_ends_the_generations(path):
 
 
 async def test_a_killed_engine_and_a_killed_runner_cost_no_rollout(path):
-    pool = path.pool()
+    pool = path.pool("killed")
     await path.fill(pool, 24)
     ray.kill(path.engines[0]._handle)
     ray.kill(path.runners[0]._handle)
